@@ -29,7 +29,7 @@ use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
 use plan::{Batch, Change, Digest, End};
 use proto::pgoutput::{CommitInfo, Relation};
-use schedule::{CommittedRanges, Footprint};
+use schedule::CommittedRanges;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -43,17 +43,16 @@ use crate::catalog::Catalog;
 use crate::chunk::Chunk;
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
-use crate::executor::{Executor, Identity, pipelined};
+use crate::executor::span;
 use crate::gate::{Intake, Passed};
-use crate::join::{Asides, Join, JoinRequests, Part, Request};
-use crate::large::{Growing, Large};
+use crate::join::{Asides, JoinRequests, Part, Request};
+use crate::large::Growing;
 use crate::open_transaction::{Ended, Start, Told};
 use crate::prefetch::Prefetch;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
-use crate::target::{Sessions, Target};
-use crate::workers::{Parts, Workers};
-use crate::write::Writer;
+use crate::target::Target;
+use crate::work::Work;
 
 /// The input of an applier.
 pub struct Feed {
@@ -77,18 +76,6 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// With `keep_transactions` and several sessions: after this many transactions handed over one by
 /// one, the planner tries one session again.
 const KEPT_APART: u64 = 1_000;
-
-pub(crate) enum Work {
-    /// The permit marks the executor as busy.
-    Chunk(Box<Chunk>, Option<OwnedSemaphorePermit>),
-    /// A large transaction that others may pass.
-    Large(Box<Large>, Footprint),
-    /// The end of a transaction that is executed while it is open.
-    Early(Box<Ended>),
-    Join(Join),
-    /// The planner has handed over everything before this position.
-    CaughtUp(Lsn),
-}
 
 /// Applies `feed` to `target` until the feed ends or `stop` is cancelled. On stop, the chunk in
 /// hand is finished if it soon completes its transaction. Otherwise it is rolled back.
@@ -707,11 +694,7 @@ impl Planning {
             self.kept_apart += 1;
             return 1;
         }
-        let count = self.batch.count_within(
-            pipelined::TRANSACTIONS_MAX,
-            pipelined::CHANGES_MAX,
-            pipelined::BYTES_MAX,
-        );
+        let count = self.batch.count_within(span::TRANSACTIONS_MAX, span::CHANGES_MAX, span::BYTES_MAX);
         if count > 1 {
             self.kept_apart = 0;
         }

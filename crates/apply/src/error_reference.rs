@@ -97,9 +97,9 @@ base::error_reference! {
     Kind::Conflict { .. } => conflict(
         "A change conflicts with several unique keys",
         ConflictType::MultipleUniqueConflicts,
-        "\"accounts_pkey\", \"accounts_email_key\"",
+        "accounts_pkey, accounts_email_key",
         "Rows that only the target has hold values of several unique keys of the new row.",
-        &[],
+        &[("pgsluice scenarios", "several_keys_are_named_together")],
     ),
     Kind::Commit { .. } => applying(
         "The target rejects a commit",
@@ -233,7 +233,8 @@ fn conflict(
     cause: &'static str,
     held_by: &'static [HeldBy],
 ) -> [Entry<Error>; 1] {
-    let met = vec![Met { index: Some(index.to_owned()), ..Met::default() }];
+    let met =
+        index.split(", ").map(|index| Met { index: Some(index.to_owned()), ..Met::default() }).collect();
     let conflict = Conflict { kind, relation: TABLE.to_owned(), met };
     applying(
         title,

@@ -24,17 +24,28 @@
 //! - The next transaction is sent after the last COMMIT was answered (rule P1), or to the same
 //!   session behind that COMMIT ([`pipelined`]).
 
-pub(crate) mod conflicts;
+mod calling;
+mod conflicts;
 mod idle;
+mod insisting;
 mod looking;
 mod met;
-pub(crate) mod pipelined;
+mod pipelined;
+mod prepared;
 mod procedure;
 mod replay;
+pub(crate) mod resolved;
 mod sending;
+mod sent;
+pub(crate) mod span;
 
 use std::sync::Arc;
 
+use self::insisting::Insisting;
+use self::prepared::{Prepared, Setback};
+use self::procedure::{PG_LSN, Procedure};
+use self::sending::{Sending, run};
+use self::span::Span;
 use base::Lsn;
 use base::crash_phases::{self, Phase};
 use bytes::{BufMut, BytesMut};
@@ -44,8 +55,7 @@ use plan::{
     sql::{Shape, plain},
 };
 use proto::frame::ServerError;
-use rustc_hash::{FxHashMap, FxHashSet};
-use sending::{Sending, run};
+use rustc_hash::FxHashMap;
 use state::{ABORT_MOVES_ORIGIN, statements};
 use txn::{Begin, Op};
 
@@ -69,7 +79,7 @@ const TRANSIENT_RETRIES: u32 = 5;
 /// The subscription that applies, for the statement that clears `skip_lsn`.
 pub(crate) struct Identity {
     pub(crate) subscription: String,
-    pub(crate) conflicts: conflicts::Settings,
+    pub(crate) conflicts: resolved::Settings,
 }
 
 /// The number of statements of parts after which their answers are read together.
@@ -109,9 +119,9 @@ pub(crate) struct Executor {
     pub(crate) shared: Arc<Shared>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
-    insisting: pipelined::Insisting,
-    span: pipelined::Span,
-    procedure: procedure::Procedure,
+    insisting: Insisting,
+    span: Span,
+    procedure: Procedure,
     /// How large the tables look to the planner.
     sizes: Sizes,
     /// How many rows the planner assumed for each table, by its id, when the plans of the table's
@@ -125,27 +135,9 @@ pub(crate) struct Executor {
     healed: bool,
     /// Shows what the session waits for.
     activity: activity::Session,
-    conflicts: conflicts::Conflicts,
+    conflicts: resolved::Conflicts,
     /// The number, within its batch, of the change that is replayed by itself.
     replaying: usize,
-}
-
-/// The statements of a session.
-#[derive(Default)]
-struct Prepared {
-    names: FxHashSet<String>,
-    /// New statements that must find rows by an index and whose plans were not yet looked at.
-    unseen: Vec<Arc<Shape>>,
-}
-
-/// Why a set-based chunk was given up.
-enum Setback {
-    /// The target was not as the source had it.
-    Unexpected,
-    /// A statement failed with this SQLSTATE.
-    Failed(String),
-    /// The connection or the session is of no further use.
-    Broken(Error),
 }
 
 impl Executor {
@@ -178,16 +170,16 @@ impl Executor {
             activity: shared.counters.activity.session(),
             shared,
             open: Tally::default(),
-            insisting: pipelined::Insisting::default(),
-            span: pipelined::Span::default(),
-            procedure: procedure::Procedure::default(),
+            insisting: Insisting::default(),
+            span: Span::default(),
+            procedure: Procedure::default(),
             sizes: Sizes::default(),
             planned_at: FxHashMap::default(),
             cancelled: Arc::default(),
             away: None,
             away_from: Vec::new(),
             healed: false,
-            conflicts: conflicts::Conflicts::new(identity.conflicts.clone()),
+            conflicts: resolved::Conflicts::new(identity.conflicts.clone()),
             replaying: 0,
         }
     }
@@ -678,8 +670,6 @@ fn operation(op: &Op) -> &'static str {
 fn change_error(table: String, operation: &'static str, begin: Begin, error: ServerError) -> Error {
     Kind::Change { table, operation, xid: begin.xid, finished_at: begin.final_lsn, error }.into()
 }
-
-const PG_LSN: base::Oid = base::Oid(3220);
 
 /// Writes where transactions ended on the source; see [`ABORT_MOVES_ORIGIN`].
 fn row_of(shape: &Arc<Shape>, positions: &[Lsn]) -> Statement {

@@ -35,6 +35,7 @@ mod shared;
 mod sizes;
 mod spill;
 mod target;
+mod work;
 mod workers;
 mod write;
 

@@ -12,7 +12,10 @@
 //! The first error ends all of it. Sessions that are dropped roll back, and the fences of the next
 //! start find out whether a COMMIT on its way arrived (rule P2).
 
+mod command;
+mod in_flight;
 mod open;
+mod questions;
 mod worker;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,189 +25,38 @@ use std::time::Duration;
 
 use base::Lsn;
 use client::Canceller;
-use plan::{Digest, Plan};
+use plan::Plan;
 use schedule::{Action, Either, Footprint, Manner, Preserve, Relaxed};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::open::OpenTransaction;
+use self::command::{Answer, Command, Report};
+use self::in_flight::{Bytes, InFlight, InFlightChunk, OpenTransaction, Set, run_large};
+use self::questions::{Question, Watched, watch};
 use self::worker::work;
-use crate::applier::Work;
 use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
-use crate::join::Join;
-use crate::large::Large;
-use crate::lock_watch::{LockWatch, Wait};
-use crate::open_transaction::{Ended, Start};
+use crate::lock_watch::LockWatch;
+use crate::open_transaction::Start;
 use crate::settled::FILES_MAX;
 use crate::shared::Shared;
+use crate::work::Work;
 
-/// What a worker is told to do.
-enum Command {
-    Speculate(Plan),
-    Finish(Plan, Digest),
-    Whole(Plan, Digest),
-    /// Apply the chunk by whatever path works; try it as a set first if `again`.
-    Replay {
-        originals: Originals,
-        digest: Digest,
-        again: bool,
-    },
-    Chunk(Box<Chunk>),
-    Large(Box<Large>),
-    /// Execute a transaction while it is open, until it has its turn or must leave.
-    Open(Start),
-    /// Apply all of a streamed transaction that no worker has open.
-    Ended(Box<Ended>),
-    Join(Join),
-    Rollback,
-}
-
-impl Command {
-    /// Where the command's range of the stream begins, if it has one.
-    fn since(&self) -> Option<Lsn> {
-        match self {
-            Command::Finish(_, digest) | Command::Whole(_, digest) | Command::Replay { digest, .. } => {
-                Some(digest.since)
-            }
-            Command::Chunk(chunk) => Some(chunk.digest.since),
-            Command::Large(large) => Some(large.digest.since),
-            Command::Speculate(_)
-            | Command::Open(_)
-            | Command::Ended(_)
-            | Command::Join(_)
-            | Command::Rollback => None,
-        }
-    }
-}
-
-/// The result of a command.
-#[derive(Debug, Clone, Copy)]
-enum Answer {
-    Executed,
-    Voided,
-    Committed,
-    Stumbled,
-    RolledBack,
-    /// The cancel request has reached the server.
-    Cancelled,
-    /// The answer to [`Question::Head`].
-    Waits(Wait),
-    /// The open transaction was rolled back, and its worker is free again.
-    Left,
-    /// The session of the open transaction is lost.
-    Lost,
-    /// The answer to [`Question::Open`].
-    OpenWait(Wait),
-}
-
-/// A question to the lock watch.
-enum Question {
-    /// Does the head's backend wait for one of our sessions, for another, or for none?
-    Head { head: u64, pid: i32, ours: Vec<i32> },
-    /// Does any session wait for this backend, which holds the open transaction?
-    Open { pid: i32 },
-}
-
-/// Delay before the first question to the lock watch. A head that runs this long can spare one.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
 /// Where independent chunks may pass: how long a chunk that waits for another counts as busy. So a
 /// hot row does not make all chunks small.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// After a crash of the target, how long the other sessions may take to explain it. They end within
 /// milliseconds of one another.
 const LAST_WORDS: Duration = Duration::from_millis(300);
-/// Maximum interval between lock checks.
-const LOOKS_APART_MAX: Duration = Duration::from_millis(250);
-
-/// The head, as the lock watch saw it.
-struct Watched {
-    head: u64,
-    next: Instant,
-    pause: Duration,
-    /// When it was first seen waiting for sessions that are not ours.
-    waits_since: Option<Instant>,
-}
-
-impl Watched {
-    fn new(head: u64) -> Watched {
-        let pause = FIRST_LOOK;
-        Watched { head, next: Instant::now() + pause, pause, waits_since: None }
-    }
-
-    /// Whether the chunks behind it must be let go (rule A3).
-    fn saw(&mut self, wait: Wait, patience: Duration) -> bool {
-        let now = Instant::now();
-        self.pause = (self.pause * 2).min(LOOKS_APART_MAX);
-        self.next = now + self.pause;
-        match wait {
-            Wait::None => self.waits_since = None,
-            Wait::Ours => return true,
-            // They may wait for us in a way that no server sees, for example when one client has
-            // two sessions.
-            Wait::Others | Wait::Unknown => {
-                let until = *self.waits_since.get_or_insert(now) + patience;
-                self.next = self.next.min(until);
-                return now >= until;
-            }
-        }
-        false
-    }
-}
-
-impl Work {
-    /// The approximate size. A large transaction is in a file and counts as nothing.
-    fn bytes(&self) -> Bytes {
-        let Work::Chunk(chunk, _) = self else { return Bytes::default() };
-        let plan = chunk.plan.as_ref().map_or(0, Plan::bytes);
-        match &chunk.originals {
-            Originals::Memory(batch) => Bytes { memory: plan.max(batch.bytes), files: 0 },
-            Originals::Disk(spilled) => Bytes { memory: plan, files: spilled.byte_len() },
-        }
-    }
-}
-
-type Report = (u64, Result<Answer, Error>);
-
 /// The handle on a worker.
 pub(crate) struct WorkerSession {
     commands: mpsc::Sender<(u64, Command)>,
     task: AbortOnDropHandle<Result<(), Error>>,
     canceller: Canceller,
     pid: i32,
-}
-
-/// A chunk in flight.
-enum InFlightChunk {
-    /// Whole transactions that can be executed as a set. Execution takes the plans.
-    Set {
-        /// `None` once it is replayed.
-        originals: Option<Originals>,
-        digest: Digest,
-        plan: Option<Plan>,
-        late: Option<Plan>,
-    },
-    /// A transaction in a file; others may pass it.
-    Large(Option<Box<Large>>),
-    /// The end of a transaction that a worker may have open.
-    Ended(Option<Box<Ended>>),
-    /// Executed with nothing else open.
-    Alone(Option<Command>),
-}
-
-/// The fields of [`InFlightChunk::Set`], borrowed.
-struct Set<'c> {
-    originals: &'c mut Option<Originals>,
-    digest: Digest,
-    plan: &'c mut Option<Plan>,
-    late: &'c mut Option<Plan>,
-}
-
-fn run_large(large: &mut Option<Box<Large>>) -> Command {
-    Command::Large(large.take().expect("a large transaction is executed once"))
 }
 
 /// The sessions that apply and the chunks in flight; the module explains it.
@@ -246,18 +98,6 @@ pub(crate) struct Workers {
     applying: Arc<AtomicI32>,
     binary: bool,
     exact_only: bool,
-}
-
-struct InFlight {
-    chunk: InFlightChunk,
-    busy: Option<OwnedSemaphorePermit>,
-    bytes: Bytes,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-struct Bytes {
-    memory: usize,
-    files: u64,
 }
 
 /// The parts from which [`Workers`] is made.
@@ -412,7 +252,7 @@ impl Workers {
     }
 
     fn push(&mut self, work: Work) {
-        let bytes = work.bytes();
+        let bytes = Bytes::of(&work);
         let (chunk, footprint, busy) = match work {
             Work::CaughtUp(lsn) => return self.caught_up(lsn),
             Work::Large(large, footprint) => {
@@ -681,19 +521,4 @@ async fn sleep_until(at: Option<Instant>) {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
     }
-}
-
-async fn watch(
-    mut locks: LockWatch,
-    mut questions: mpsc::UnboundedReceiver<Question>,
-    reporter: mpsc::UnboundedSender<Report>,
-) -> Result<(), Error> {
-    while let Some(question) = questions.recv().await {
-        let report = match question {
-            Question::Head { head, pid, ours } => (head, Answer::Waits(locks.look(pid, &ours).await)),
-            Question::Open { pid } => (0, Answer::OpenWait(locks.waits_for(pid).await)),
-        };
-        let _ = reporter.send((report.0, Ok(report.1)));
-    }
-    Ok(())
 }

@@ -293,7 +293,8 @@ impl Writer {
         self.row_of(table, op, false)
     }
 
-    /// The statement of one change by itself; with `anyones` whoever wrote the row last.
+    /// The statement of one change by itself; with `anyones` also for a row that somebody
+    /// else wrote last.
     pub(crate) fn row_of(&mut self, table: &Table, op: &Op, anyones: bool) -> Result<Statement, Misfit> {
         let mut values = Vec::new();
         let kind = match one_change(table, op, &mut values)? {

@@ -306,13 +306,13 @@ pub(crate) struct Apply {
 
     /// What to do about a type of conflict, as TYPE=RESOLUTION; may be given more than once
     ///
-    /// SCHEMA.TABLE:TYPE=RESOLUTION is for one table. A list in the file; separated by commas in the
-    /// environment. Types are `insert_exists`, `update_origin_differs`, `update_exists`,
-    /// `update_missing`, `delete_origin_differs`, `delete_missing` and `multiple_unique_conflicts`.
-    /// Resolutions are `error`, `skip`, `apply_remote`, `keep_local`, `last_update_wins` and
-    /// `first_update_wins`. Without a rule pgsluice does what PostgreSQL does. Rules that compare
-    /// commit times, or are about rows that another origin wrote, need `track_commit_timestamp = on`
-    /// on the target.
+    /// SCHEMA.TABLE:TYPE=RESOLUTION is for one table. A list in the file; separated by commas in
+    /// the environment. Types are `insert_exists`, `update_origin_differs`, `update_exists`,
+    /// `update_missing`, `delete_origin_differs`, `delete_missing` and
+    /// `multiple_unique_conflicts`. Resolutions are `error`, `skip`, `apply_remote`, `keep_local`,
+    /// `last_update_wins` and `first_update_wins`. Without a rule pgsluice does what PostgreSQL
+    /// does. A rule that compares commit times, or is about rows that another origin wrote, needs
+    /// `track_commit_timestamp = on` on the target.
     #[arg(long, value_name = "TYPE=RESOLUTION", value_delimiter = ',')]
     pub(crate) conflict: Vec<String>,
 

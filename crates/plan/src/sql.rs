@@ -114,9 +114,9 @@ pub enum Kind {
     RowUpdate(Present),
     /// Deletes one row.
     RowDelete,
-    /// As [`Kind::RowUpdate`], whoever wrote the row last.
+    /// As [`Kind::RowUpdate`], also for a row that somebody else wrote last.
     AnyonesUpdate(Present),
-    /// As [`Kind::RowDelete`], whoever wrote the row last.
+    /// As [`Kind::RowDelete`], also for a row that somebody else wrote last.
     AnyonesDelete,
     /// Finds the row that an UPDATE or DELETE is for.
     RowProbe,

@@ -1,8 +1,23 @@
 //! Starts the executors of an applier, and the tasks that watch their statements.
 
-use super::*;
-use crate::executor::conflicts;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use client::{Canceller, Wire};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::options::Options;
+use crate::error::{Error, Kind};
+use crate::executor::{Executor, Identity, resolved};
+use crate::open_transaction::Start;
+use crate::prefetch::Prefetch;
 use crate::runaway::{self, Watched};
+use crate::shared::Shared;
+use crate::target::Sessions;
+use crate::work::Work;
+use crate::workers::{Parts, Workers};
+use crate::write::Writer;
 
 /// Executes the work on one session or on several.
 pub(super) fn start(
@@ -16,7 +31,7 @@ pub(super) fn start(
     let (workers, binary, exact_only) =
         (wires.len().min(options.workers), options.binary, options.exact_only);
     let conflicts =
-        conflicts::Settings { rules: options.conflict_rules.clone(), nodes: options.conflict_nodes.clone() };
+        resolved::Settings { rules: options.conflict_rules.clone(), nodes: options.conflict_nodes.clone() };
     let identity = Identity { subscription: options.subscription.to_string(), conflicts };
     let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {

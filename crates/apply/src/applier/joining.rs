@@ -3,9 +3,10 @@
 use state::{Parting, TableKey};
 use tokio::sync::mpsc;
 
-use super::{Planning, Work};
+use super::Planning;
 use crate::error::Error;
 use crate::join::{Join, Request};
+use crate::work::Work;
 
 impl Planning {
     pub(super) fn take_request(&mut self, request: Request) {

@@ -6,10 +6,11 @@ use plan::Digest;
 use tokio::sync::mpsc;
 use txn::{Begin, Event, Notice};
 
-use super::{Planning, Work};
+use super::Planning;
 use crate::error::{Error, Kind};
 use crate::join::Part;
 use crate::open_transaction::{Mapped, Told};
+use crate::work::Work;
 
 impl Planning {
     /// Lets a worker execute the changes that have arrived of a streamed transaction.

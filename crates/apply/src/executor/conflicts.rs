@@ -13,121 +13,22 @@
 //! logged when that transaction has committed, so one that is tried again counts once. A conflict
 //! that is an error is recorded after the rollback.
 
-use conflict::{Conflict, ConflictType, Met, Node, Resolution, Stamp, TableRules, Verdict};
+use conflict::{Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
 use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
 
-use state::{ConflictRecord, Outcome, RecordedValues};
+use state::Outcome;
 
 use super::met::{self, Row, UniqueKeys, With};
+use super::resolved::Resolved;
 use super::*;
 use crate::write::one_change;
 
 /// How often a change is tried again because what it met was gone when the executor looked.
 const TRIES: u32 = 10;
 
-/// How conflicts are to be resolved.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Settings {
-    pub(crate) rules: conflict::Rules,
-    /// The source and the target, which decide between equal commit times.
-    pub(crate) nodes: Option<(Node, Node)>,
-}
-
-/// What an executor knows of conflicts.
-#[derive(Debug, Default)]
-pub(super) struct Conflicts {
-    settings: Settings,
-    /// `track_commit_timestamp` of the target, once it was asked.
-    commit_times: Option<bool>,
-    /// Unique keys of tables, by the mapping's id.
-    keys: FxHashMap<u64, Arc<UniqueKeys>>,
-    /// What the open transaction has resolved.
-    resolved: Vec<Resolved>,
-    /// How many of these are recorded.
-    recorded: usize,
-    /// The last conflict that was an error, until its transaction is rolled back.
-    refused: Option<Resolved>,
-}
-
-/// A conflict that was resolved.
-#[derive(Debug)]
-struct Resolved {
-    conflict: Conflict,
-    begin: Begin,
-    table: Arc<Table>,
-    resolution: Resolution,
-    outcome: Outcome,
-}
-
-impl Resolved {
-    /// The statements that record it: one for each row that the change met, or one if it met none.
-    fn records(&self, subscription: &str) -> Vec<String> {
-        let Resolved { conflict, begin, table, resolution, outcome } = self;
-        let nothing = [Met::default()];
-        let met = if conflict.met.is_empty() { &nothing[..] } else { &conflict.met };
-        let (schema, name) = &table.schema_and_name;
-        let detail = conflict.detail();
-        let record = |met: &Met| {
-            let record = ConflictRecord {
-                kind: conflict.kind,
-                table: (schema, name),
-                index: met.index.as_deref(),
-                resolution: *resolution,
-                outcome: *outcome,
-                remote_xid: begin.xid,
-                finished_at: begin.final_lsn,
-                remote_time: begin.commit_time,
-                remote_origin: None,
-                local: met.written.as_ref(),
-                values: RecordedValues::default(),
-                detail: &detail,
-            };
-            statements::record_conflict(subscription, &record)
-        };
-        met.iter().map(record).collect()
-    }
-}
-
 /// How many records are sent together.
 const RECORDS_MAX: usize = 100;
-
-impl Conflicts {
-    pub(super) fn new(settings: Settings) -> Conflicts {
-        Conflicts { settings, ..Conflicts::default() }
-    }
-
-    /// How many conflicts the open transaction has resolved so far.
-    pub(super) fn mark(&self) -> usize {
-        self.resolved.len()
-    }
-
-    /// Forgets what was resolved after `mark`, because it was rolled back.
-    pub(super) fn back_to(&mut self, mark: usize) {
-        self.resolved.truncate(mark);
-        self.recorded = self.recorded.min(mark);
-    }
-
-    /// Whether a conflict is to be recorded after the rollback.
-    pub(super) fn has_refused(&self) -> bool {
-        self.refused.is_some()
-    }
-
-    fn rules_of(&self, table: &Table) -> TableRules {
-        self.settings.rules.of(&table.schema_and_name.0, &table.schema_and_name.1)
-    }
-
-    fn remote(&self, begin: Begin) -> Stamp {
-        let node = self.settings.nodes.as_ref().map(|(source, _)| source.clone());
-        Stamp { time: Some(begin.commit_time), node }
-    }
-
-    fn local(&self, row: &Row) -> Stamp {
-        let target = self.settings.nodes.as_ref().map(|(_, target)| target);
-        let node = target.filter(|_| row.origin == Some(0)).cloned();
-        Stamp { time: row.written.commit.as_ref().map(|commit| commit.time), node }
-    }
-}
 
 /// One change that is applied by itself.
 struct Single<'b> {
@@ -136,7 +37,7 @@ struct Single<'b> {
     rules: TableRules,
     /// The change stands behind a savepoint.
     guarded: bool,
-    /// A rule decided that the row is written whoever wrote it last.
+    /// A rule decided that the row is written although somebody else wrote it last.
     anyones: bool,
     /// The row was there and locked, and a statement did not write it.
     passed_over: bool,

@@ -12,7 +12,7 @@
 //! ```
 //! The procedure is in the session's temporary schema. It has one branch, with one statement, for
 //! each kind of change that has come so far. Any error ends it, and so does a change that does not
-//! write exactly one row. Everything before is committed, and [`Executor::reached`] asks how far
+//! write exactly one row. Everything before is committed, and the executor asks how far
 //! that goes. The transaction that failed is applied by itself. Every few transactions the
 //! procedure reports its progress by an INFO, which the server sends at once.
 //!
@@ -31,17 +31,17 @@
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 
 use base::Oid;
-use plan::{
-    Arrays, Change, Element, Lookup,
-    sql::{self, row_parameters, row_sql},
-};
+use plan::sql::{self, Shape, plain, row_parameters, row_sql};
+use plan::{Arrays, Batch, Change, Element, Lookup, Path, Table};
+use proto::frame::ServerError;
 use proto::pgoutput::Column;
+use rustc_hash::FxHashMap;
 use txn::Op;
 
-use super::pipelined::{ASK_EACH, ASK_OF_FEW, Sent, Way};
-use super::*;
+use super::sent::{ASK_EACH, ASK_OF_FEW, Sent};
 use crate::write::one_change;
 
 /// The most kinds of changes with a branch; others go as statements.
@@ -55,14 +55,12 @@ const CHANGES_MAX: usize = 16;
 
 const TEXT: (Oid, Oid) = (Oid(25), Oid(1009));
 const INT4: (Oid, Oid) = (Oid(23), Oid(1007));
+pub(super) const PG_LSN: Oid = Oid(3220);
 const LSN: (Oid, Oid) = (PG_LSN, Oid(3221));
 const TIMESTAMPTZ: (Oid, Oid) = (Oid(1184), Oid(1185));
 /// A value of this type among the arguments would give its collation to all others, and they would
 /// lead into no index.
 const NAME: Oid = Oid(19);
-/// After this many calls in a row that commit nothing, the procedure counts as unable to run here.
-const VAIN_MAX: u32 = 8;
-
 /// Values of one type, one after another.
 struct Slot {
     element: Element,
@@ -75,36 +73,30 @@ struct Slot {
 pub(super) struct Procedure {
     known: FxHashMap<(u64, sql::Kind), usize>,
     /// The text of each kind of change, and the slots of its values.
-    branches: Vec<(String, Vec<usize>)>,
+    pub(super) branches: Vec<(String, Vec<usize>)>,
     slots: Vec<Slot>,
     /// Statements whose plans were not yet looked at.
-    unseen: Vec<Arc<Shape>>,
+    pub(super) unseen: Vec<Arc<Shape>>,
     /// The CALL, and the number of branches of its procedure.
-    made: Option<(Arc<Shape>, usize)>,
+    pub(super) made: Option<(Arc<Shape>, usize)>,
     /// How many names were used, and the number of slots of the last one.
     number: u32,
     named: Option<usize>,
     /// The random prefix of its reports of progress.
-    word: String,
+    pub(super) word: String,
     /// The role may not make the procedure, or the procedure does not run.
     refused: bool,
     /// Calls since the last one that committed something.
-    vain: u32,
+    pub(super) vain: u32,
 }
 
 /// Transactions in the form of the procedure's arguments.
-struct Gathered {
-    which: Arrays,
-    ends: Arrays,
-    times: Arrays,
-    values: Vec<Arrays>,
-    sent: Vec<Sent>,
-}
-
-/// Whether an error comes from the procedure itself and not from the rows it meets. A name that it
-/// uses is missing or forbidden, or a COMMIT is not allowed where it is.
-fn is_of_itself(code: &str) -> bool {
-    ["0A", "2D", "42"].iter().any(|class| code.starts_with(class))
+pub(super) struct Gathered {
+    pub(super) which: Arrays,
+    pub(super) ends: Arrays,
+    pub(super) times: Arrays,
+    pub(super) values: Vec<Arrays>,
+    pub(super) sent: Vec<Sent>,
 }
 
 fn int(array: &mut Arrays, bytes: &[u8]) {
@@ -164,7 +156,7 @@ impl Procedure {
     }
 
     /// Gathers as many of the first `count` transactions as fit; `None` if fewer than two do.
-    fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
+    pub(super) fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
         if self.refused {
             return None;
         }
@@ -238,7 +230,7 @@ impl Procedure {
     }
 
     /// Whether the procedure has a branch for every kind of change that came.
-    fn is_made(&self) -> bool {
+    pub(super) fn is_made(&self) -> bool {
         self.made.as_ref().is_some_and(|(_, branches)| *branches == self.branches.len())
     }
 
@@ -247,7 +239,7 @@ impl Procedure {
     }
 
     /// Renames the procedure if its last name is for other arguments, and returns that name.
-    fn rename(&mut self) -> Option<String> {
+    pub(super) fn rename(&mut self) -> Option<String> {
         if self.named == Some(self.slots.len()) {
             return None;
         }
@@ -259,7 +251,7 @@ impl Procedure {
         old
     }
 
-    fn refuse(&mut self, why: &ServerError) {
+    pub(super) fn refuse(&mut self, why: &ServerError) {
         tracing::info!(
             code = %why.code,
             "transactions that stay one each are applied by statements, not by a temporary procedure, which is faster: {}",
@@ -270,7 +262,7 @@ impl Procedure {
 
     /// The text that creates the procedure; `progress` is the statement that stores where a
     /// transaction ended.
-    fn text(&self, progress: &str) -> String {
+    pub(super) fn text(&self, progress: &str) -> String {
         let mut arguments = String::from("pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[]");
         let mut places = String::new();
         for (number, slot) in self.slots.iter().enumerate() {
@@ -300,7 +292,7 @@ impl Procedure {
     }
 
     /// The CALL of the present procedure.
-    fn call(&self) -> Shape {
+    pub(super) fn call(&self) -> Shape {
         let mut call = plain(&self.name(), "");
         let fixed = [INT4, LSN, TIMESTAMPTZ].map(|(element, array)| (element.into(), array));
         let types = fixed.into_iter().chain(self.slots.iter().map(|slot| (slot.element, slot.array)));
@@ -311,100 +303,12 @@ impl Procedure {
     }
 }
 
-impl Executor {
-    /// Has the procedure apply as many of the first `count` transactions as it can. Returns how
-    /// many it was given and how many it committed.
-    pub(super) async fn call(&mut self, batch: &Batch, count: usize) -> Result<(usize, usize), Error> {
-        if self.wire.version().major() < ABORT_MOVES_ORIGIN {
-            return Ok((0, 0));
-        }
-        let batching = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
-        let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
-            return Ok((0, 0));
-        };
-        if !self.procedure.is_made() && !self.make_procedure().await? {
-            return Ok((0, 0));
-        }
-        let Some((shape, _)) = &self.procedure.made else { return Ok((0, 0)) };
-        let Gathered { which, ends, times, values, sent } = gathered;
-        let arrays: Vec<(Element, Arrays)> =
-            shape.element_types.iter().copied().zip([which, ends, times].into_iter().chain(values)).collect();
-        let parameters = Arrays::parameters(&arrays);
-        let statement = Statement { shape: Arc::clone(shape), parameters, rows_expected: 0 };
-        let called = sent.len();
-        let mut way = Way::new(batch, &self.shared, self.since, sent);
-        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
-        sending.push(&statement);
-        drop(batching);
-        let result = {
-            let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
-            let word = &self.procedure.word;
-            let watch = |result: &PipelineResult| {
-                let said = result.how_far.as_ref().and_then(|said| said.strip_prefix(word.as_str()));
-                if let Some(far) = said.and_then(|far| far.parse().ok()) {
-                    way.completed(far);
-                }
-            };
-            sending.finish_watched(watch).await?.0
-        };
-        match &result.error {
-            None => way.completed(called),
-            Some(error) => {
-                tracing::debug!(code = %error.code, "one of many failed: {}", error.message);
-                let reached = self.reached().await?;
-                way.completed(batch.ends[..called].partition_point(|end| end.commit.end_lsn <= reached));
-            }
-        }
-        let committed = way.finish(&mut self.since);
-        self.procedure.vain = if committed > 0 { 0 } else { self.procedure.vain + 1 };
-        if let Some(error) = &result.error
-            && (self.procedure.vain == VAIN_MAX || is_of_itself(&error.code))
-        {
-            self.procedure.refuse(error);
-        }
-        self.look_at_plans().await?;
-        Ok((called, committed))
-    }
-
-    /// Makes the procedure anew, with a branch for every kind of change that came. Returns false if
-    /// it cannot be made.
-    async fn make_procedure(&mut self) -> Result<bool, Error> {
-        self.procedure.made = None;
-        let progress = statements::write_progress(&self.subscription, "($2)[pgsluice_end]");
-        let old = self.procedure.rename();
-        let create = plain("", &self.procedure.text(&progress));
-        let drop = old.map(|old| plain("", &format!("DROP PROCEDURE IF EXISTS pg_temp.{old}")));
-        let statements: Vec<Statement> =
-            std::iter::once(create).chain(drop).map(|shape| plain_statement(Arc::new(shape))).collect();
-        let statements: Vec<&Statement> = statements.iter().collect();
-        if let Some(error) = run(&mut self.wire, &mut self.prepared, &statements).await?.error {
-            if is_of_itself(&error.code) {
-                self.procedure.refuse(&error);
-            }
-            return Ok(false);
-        }
-        self.prepared.unseen.append(&mut self.procedure.unseen);
-        self.procedure.made = Some((Arc::new(self.procedure.call()), self.procedure.branches.len()));
-        Ok(true)
-    }
-
-    /// The source position at which the last transaction ended that this session committed.
-    async fn reached(&mut self) -> Result<Lsn, Error> {
-        let sql = statements::last_progress(&self.subscription);
-        let statement = plain_statement(Arc::new(plain("reached", &sql)));
-        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
-        if let Some(error) = result.error {
-            return Err(Kind::Statement { what: "reading progress", error }.into());
-        }
-        let reached = result.last_row(0).into_iter().next().flatten();
-        Ok(reached.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID))
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use base::Lsn;
     use plan::fixtures;
     use proto::pgoutput::Tuple;
+    use txn::Begin;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use client::{Pipeline, PipelineResult, Wire};
 use plan::{Misfit, PIECE, Statement, sql::Shape};
 
-use super::{Prepared, Setback};
+use super::prepared::{Prepared, Setback};
 use crate::error::{Error, Kind, is_transient};
 use crate::prefetch;
 use crate::write::{Writer, Writing};

@@ -3,30 +3,17 @@
 
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::{Command, InFlight, InFlightChunk, Question, Workers};
+use super::Workers;
+use super::command::Command;
+use super::in_flight::{InFlight, InFlightChunk, OpenTransaction};
+use super::questions::Question;
 use crate::lock_watch::Wait;
 use crate::open_transaction::Tell;
 
 /// Interval between checks whether a session waits for the open transaction.
 const LOOKS_APART: Duration = Duration::from_millis(500);
-
-/// A streamed transaction that a worker executes while it is open.
-pub(super) struct OpenTransaction {
-    pub(super) tell: mpsc::UnboundedSender<Tell>,
-    /// It was told to leave, because another session waits for it.
-    pub(super) lets_go: bool,
-    /// The head that did not hold beside it; the head continues when this transaction has left.
-    pub(super) stumbled: Option<u64>,
-    /// Its chunk number and that chunk's worker, once it was told that its turn has come.
-    pub(super) turn: Option<(u64, usize)>,
-    /// Time of the next check; `None` while an answer is awaited.
-    pub(super) look: Option<Instant>,
-    /// When a session was first seen waiting for it.
-    pub(super) waited_for_since: Option<Instant>,
-}
 
 impl Workers {
     /// Begins the next streamed transaction, if none is open.

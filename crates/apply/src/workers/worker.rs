@@ -7,7 +7,7 @@ use client::Canceller;
 use plan::Digest;
 use tokio::sync::mpsc;
 
-use super::{Answer, Command, Report};
+use super::command::{Answer, Command, Report};
 use crate::chunk::{Chunk, Originals};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;

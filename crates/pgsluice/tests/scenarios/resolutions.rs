@@ -185,7 +185,8 @@ fn an_update_that_lacks_a_large_value_is_not_inserted() {
     });
 }
 
-/// Without a rule, a row that another wrote is changed as in native apply, and the conflict is told.
+/// Without a rule, a row that another wrote is changed as in native apply, and the log tells the
+/// conflict.
 #[test]
 fn rows_of_others_are_told() {
     with_times(&[], |s| {
@@ -277,9 +278,7 @@ fn a_few_rows_of_a_large_transaction_collide() {
             "UPDATE t SET v = 'local' WHERE id % 100 = 1; DELETE FROM t WHERE id % 100 = 2; \
              INSERT INTO t SELECT i, -i, 'local' FROM generate_series(503, 903, 100) i",
         );
-        s.source(
-            "UPDATE t SET v = 'w'; INSERT INTO t SELECT i, i, 'new' FROM generate_series(501, 1000) i",
-        );
+        s.source("UPDATE t SET v = 'w'; INSERT INTO t SELECT i, i, 'new' FROM generate_series(501, 1000) i");
         s.catch_up();
         let counts = "SELECT string_agg(concat_ws(' ', v, n), ', ' ORDER BY v) FROM \
                       (SELECT v, count(*) AS n FROM t GROUP BY v) c";

@@ -1,0 +1,107 @@
+//! Has the session's procedure ([`super::procedure`]) apply transactions, and makes the procedure
+//! anew where it lacks a branch.
+
+use plan::{Arrays, Element};
+
+use super::procedure::Gathered;
+use super::sent::SentTransactions;
+use super::*;
+
+/// After this many calls in a row that commit nothing, the procedure counts as unable to run here.
+const VAIN_MAX: u32 = 8;
+
+/// Whether an error comes from the procedure itself and not from the rows it meets. A name that it
+/// uses is missing or forbidden, or a COMMIT is not allowed where it is.
+fn is_of_itself(code: &str) -> bool {
+    ["0A", "2D", "42"].iter().any(|class| code.starts_with(class))
+}
+
+impl Executor {
+    /// Has the procedure apply as many of the first `count` transactions as it can. Returns how
+    /// many it was given and how many it committed.
+    pub(super) async fn call(&mut self, batch: &Batch, count: usize) -> Result<(usize, usize), Error> {
+        if self.wire.version().major() < ABORT_MOVES_ORIGIN {
+            return Ok((0, 0));
+        }
+        let batching = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
+            return Ok((0, 0));
+        };
+        if !self.procedure.is_made() && !self.make_procedure().await? {
+            return Ok((0, 0));
+        }
+        let Some((shape, _)) = &self.procedure.made else { return Ok((0, 0)) };
+        let Gathered { which, ends, times, values, sent } = gathered;
+        let arrays: Vec<(Element, Arrays)> =
+            shape.element_types.iter().copied().zip([which, ends, times].into_iter().chain(values)).collect();
+        let parameters = Arrays::parameters(&arrays);
+        let statement = Statement { shape: Arc::clone(shape), parameters, rows_expected: 0 };
+        let called = sent.len();
+        let mut commits = SentTransactions::new(batch, &self.shared, self.since, sent);
+        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
+        sending.push(&statement);
+        drop(batching);
+        let result = {
+            let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
+            let word = &self.procedure.word;
+            let watch = |result: &PipelineResult| {
+                let said = result.how_far.as_ref().and_then(|said| said.strip_prefix(word.as_str()));
+                if let Some(far) = said.and_then(|far| far.parse().ok()) {
+                    commits.completed(far);
+                }
+            };
+            sending.finish_watched(watch).await?.0
+        };
+        match &result.error {
+            None => commits.completed(called),
+            Some(error) => {
+                tracing::debug!(code = %error.code, "one of many failed: {}", error.message);
+                let reached = self.reached().await?;
+                commits.completed(batch.ends[..called].partition_point(|end| end.commit.end_lsn <= reached));
+            }
+        }
+        let committed = commits.finish(&mut self.since);
+        self.procedure.vain = if committed > 0 { 0 } else { self.procedure.vain + 1 };
+        if let Some(error) = &result.error
+            && (self.procedure.vain == VAIN_MAX || is_of_itself(&error.code))
+        {
+            self.procedure.refuse(error);
+        }
+        self.look_at_plans().await?;
+        Ok((called, committed))
+    }
+
+    /// Makes the procedure anew, with a branch for every kind of change that came. Returns false if
+    /// it cannot be made.
+    async fn make_procedure(&mut self) -> Result<bool, Error> {
+        self.procedure.made = None;
+        let progress = statements::write_progress(&self.subscription, "($2)[pgsluice_end]");
+        let old = self.procedure.rename();
+        let create = plain("", &self.procedure.text(&progress));
+        let drop = old.map(|old| plain("", &format!("DROP PROCEDURE IF EXISTS pg_temp.{old}")));
+        let statements: Vec<Statement> =
+            std::iter::once(create).chain(drop).map(|shape| plain_statement(Arc::new(shape))).collect();
+        let statements: Vec<&Statement> = statements.iter().collect();
+        if let Some(error) = run(&mut self.wire, &mut self.prepared, &statements).await?.error {
+            if is_of_itself(&error.code) {
+                self.procedure.refuse(&error);
+            }
+            return Ok(false);
+        }
+        self.prepared.unseen.append(&mut self.procedure.unseen);
+        self.procedure.made = Some((Arc::new(self.procedure.call()), self.procedure.branches.len()));
+        Ok(true)
+    }
+
+    /// The source position at which the last transaction ended that this session committed.
+    async fn reached(&mut self) -> Result<Lsn, Error> {
+        let sql = statements::last_progress(&self.subscription);
+        let statement = plain_statement(Arc::new(plain("reached", &sql)));
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        if let Some(error) = result.error {
+            return Err(Kind::Statement { what: "reading progress", error }.into());
+        }
+        let reached = result.last_row(0).into_iter().next().flatten();
+        Ok(reached.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID))
+    }
+}

@@ -1,0 +1,111 @@
+//! The conflicts that an executor has resolved, and what it needs to know for that.
+
+use std::sync::Arc;
+
+use conflict::{Conflict, Met, Node, Resolution, Stamp, TableRules};
+use plan::Table;
+use rustc_hash::FxHashMap;
+use state::{ConflictRecord, Outcome, RecordedValues, statements};
+use txn::Begin;
+
+use super::met::{Row, UniqueKeys};
+
+/// How conflicts are to be resolved.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Settings {
+    pub(crate) rules: conflict::Rules,
+    /// The source and the target, which decide between equal commit times.
+    pub(crate) nodes: Option<(Node, Node)>,
+}
+
+/// What an executor knows of conflicts.
+#[derive(Debug, Default)]
+pub(super) struct Conflicts {
+    pub(super) settings: Settings,
+    /// `track_commit_timestamp` of the target, once it was asked.
+    pub(super) commit_times: Option<bool>,
+    /// Unique keys of tables, by the mapping's id.
+    pub(super) keys: FxHashMap<u64, Arc<UniqueKeys>>,
+    /// What the open transaction has resolved.
+    pub(super) resolved: Vec<Resolved>,
+    /// How many of these are recorded.
+    pub(super) recorded: usize,
+    /// The last conflict that was an error, until its transaction is rolled back.
+    pub(super) refused: Option<Resolved>,
+}
+
+/// A conflict that was resolved.
+#[derive(Debug)]
+pub(super) struct Resolved {
+    pub(super) conflict: Conflict,
+    pub(super) begin: Begin,
+    pub(super) table: Arc<Table>,
+    pub(super) resolution: Resolution,
+    pub(super) outcome: Outcome,
+}
+
+impl Resolved {
+    /// The statements that record it: one for each row that the change met, or one if it met none.
+    pub(super) fn records(&self, subscription: &str) -> Vec<String> {
+        let Resolved { conflict, begin, table, resolution, outcome } = self;
+        let nothing = [Met::default()];
+        let met = if conflict.met.is_empty() { &nothing[..] } else { &conflict.met };
+        let (schema, name) = &table.schema_and_name;
+        let detail = conflict.detail();
+        let record = |met: &Met| {
+            let record = ConflictRecord {
+                kind: conflict.kind,
+                table: (schema, name),
+                index: met.index.as_deref(),
+                resolution: *resolution,
+                outcome: *outcome,
+                remote_xid: begin.xid,
+                finished_at: begin.final_lsn,
+                remote_time: begin.commit_time,
+                remote_origin: None,
+                local: met.written.as_ref(),
+                values: RecordedValues::default(),
+                detail: &detail,
+            };
+            statements::record_conflict(subscription, &record)
+        };
+        met.iter().map(record).collect()
+    }
+}
+
+impl Conflicts {
+    pub(super) fn new(settings: Settings) -> Conflicts {
+        Conflicts { settings, ..Conflicts::default() }
+    }
+
+    /// How many conflicts the open transaction has resolved so far.
+    pub(super) fn mark(&self) -> usize {
+        self.resolved.len()
+    }
+
+    /// Forgets what was resolved after `mark`, because it was rolled back.
+    pub(super) fn back_to(&mut self, mark: usize) {
+        self.resolved.truncate(mark);
+        self.recorded = self.recorded.min(mark);
+    }
+
+    /// Whether a conflict is to be recorded after the rollback.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    pub(super) fn rules_of(&self, table: &Table) -> TableRules {
+        self.settings.rules.of(&table.schema_and_name.0, &table.schema_and_name.1)
+    }
+
+    pub(super) fn remote(&self, begin: Begin) -> Stamp {
+        let node = self.settings.nodes.as_ref().map(|(source, _)| source.clone());
+        Stamp { time: Some(begin.commit_time), node }
+    }
+
+    pub(super) fn local(&self, row: &Row) -> Stamp {
+        let target = self.settings.nodes.as_ref().map(|(_, target)| target);
+        let node = target.filter(|_| row.origin == Some(0)).cloned();
+        Stamp { time: row.written.commit.as_ref().map(|commit| commit.time), node }
+    }
+}
