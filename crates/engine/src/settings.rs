@@ -85,6 +85,14 @@ pub struct Settings {
     pub synchronized_standby_slots: Vec<String>,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
+    /// Whether keys and rows of conflicts are kept in their history.
+    pub conflict_log_values: bool,
+    /// Age at which conflicts are removed from their history.
+    pub conflict_history_age: Duration,
+    /// Most conflicts in the history; zero: none.
+    pub conflict_history_rows: u64,
     /// Directory of locks, control sockets and spools.
     pub state_dir: PathBuf,
 }

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
 
+use crate::conflict_rule::ConflictRule;
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
 /// All settings.
@@ -33,6 +34,8 @@ pub(crate) struct SettingsTable {
     pub(crate) copy: FirstCopy,
     #[command(flatten)]
     pub(crate) apply: Apply,
+    #[command(flatten)]
+    pub(crate) conflicts: Conflicts,
     #[command(flatten)]
     pub(crate) process: Process,
 }
@@ -310,6 +313,37 @@ pub(crate) struct Apply {
     /// for an application's rows.
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) allow_triggers: OnOff,
+}
+
+/// What becomes of conflicts.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Conflicts")]
+pub(crate) struct Conflicts {
+    /// What to do about one type of conflict; may be given more than once
+    ///
+    /// `TYPE=RESOLUTION` holds for every table, `TYPE=RESOLUTION:SCHEMA.TABLE` for one. Types are
+    /// PostgreSQL's, such as `insert_exists`. Resolutions are `error`, `skip`, `apply_remote`,
+    /// `keep_local`, `last_update_wins` and `first_update_wins`. A type without a rule is treated
+    /// as native apply treats it. In the file, each rule may also be a table
+    /// `[[subscription.conflict]]` with `type`, `resolution` and perhaps `table`.
+    #[arg(long, value_name = "TYPE=RESOLUTION")]
+    pub(crate) conflict: Vec<ConflictRule>,
+
+    /// Keep keys and rows of conflicts in their history on the target
+    ///
+    /// `pgsluice conflicts` can then print the SQL that undoes what was done.
+    #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) conflict_log_values: OnOff,
+
+    /// Remove conflicts from the history on the target when they are older than this
+    #[arg(long, default_value = "30d", value_name = "DURATION")]
+    pub(crate) conflict_history_age: Seconds,
+
+    /// Most conflicts that the history on the target keeps; the oldest go first
+    ///
+    /// 0 keeps none.
+    #[arg(long, default_value = "1000000", value_name = "COUNT")]
+    pub(crate) conflict_history_rows: u64,
 }
 
 /// The process as a whole; in the file these stand at the top level only.

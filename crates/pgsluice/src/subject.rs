@@ -9,6 +9,7 @@ use base::SubscriptionName;
 use client::ConnInfo;
 use engine::{PrefetchMode, Settings};
 
+use crate::conflict_rule;
 use crate::failure::Failure;
 use crate::settings::{
     Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SettingsTable,
@@ -104,7 +105,7 @@ impl Subject {
 
     /// Everything `run` needs.
     pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
-        let SettingsTable { stream, copy, apply, .. } = &self.table;
+        let SettingsTable { stream, copy, apply, conflicts, .. } = &self.table;
         self.check_together(stream)?;
         Ok(Settings {
             subscription: self.name.clone(),
@@ -165,6 +166,10 @@ impl Subject {
                 .collect(),
             catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
+            conflict_rules: conflict_rule::rules(&conflicts.conflict).map_err(Failure::Together)?,
+            conflict_log_values: conflicts.conflict_log_values.0,
+            conflict_history_age: conflicts.conflict_history_age.0,
+            conflict_history_rows: conflicts.conflict_history_rows,
             state_dir: self.state_dir.clone(),
         })
     }

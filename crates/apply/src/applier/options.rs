@@ -61,6 +61,10 @@ pub struct Options {
     pub skip_lsn: Option<Lsn>,
     /// Holds the stream between transactions on request.
     pub gate: Arc<Gate>,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
+    /// Whether the history of conflicts has keys and rows.
+    pub conflict_log_values: bool,
     /// Settings of prefetching; `None` if it is off.
     pub prefetch: Option<PrefetchOptions>,
 }

@@ -41,6 +41,8 @@ impl Attempt<'_> {
             copied_from: state::CopiedFrom::default(),
             skip_lsn,
             gate: Arc::clone(self.status.gate()),
+            conflict_rules: settings.conflict_rules.clone(),
+            conflict_log_values: settings.conflict_log_values,
             prefetch: Some(apply::PrefetchOptions {
                 target: settings.target.clone(),
                 subscription: settings.subscription.clone(),
