@@ -157,7 +157,8 @@ base::error_reference! {
         Kind::Unsettled { table: TABLE.to_owned(), operation: "UPDATE", xid: XID, finished_at: FINISHED_AT },
         "Other sessions of the target insert and delete rows of the same key without a pause, or something on the \
          target keeps the row as it is without an error.",
-        "Nothing, if it passes: pgsluice tries again. Otherwise look at what writes the table on the target.",
+        "Look in `pg_stat_activity` of the target at what writes the table. pgsluice tries again, and goes on by itself \
+         once that pauses.",
         &[],
     ),
     Kind::PutAside(_) => entry(

@@ -119,7 +119,7 @@ impl Target {
         let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         catalog.types.clone_from(&options.types);
         let knows_writers = knows_writers(&mut wire).await?;
-        if let (false, Some(rule)) = (knows_writers, options.conflict_rules.needs_commit_times()) {
+        if let (false, Some(rule)) = (knows_writers, options.conflict_rules.needing_commit_times().next()) {
             return Err(Kind::NoCommitTimes { rule }.into());
         }
         catalog.tells_writers = knows_writers.then(|| options.subscription.clone());

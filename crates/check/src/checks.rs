@@ -5,6 +5,7 @@
 
 mod acting;
 mod archive;
+mod conflicts;
 mod identity;
 mod names;
 mod new_schema;
@@ -38,7 +39,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 59] = [
+const CHECKS: [Check; 61] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -49,6 +50,7 @@ const CHECKS: [Check; 59] = [
     Check::Both(servers::encodings),
     Check::Source(servers::walsender_timeout),
     Check::Target(servers::commit_settings),
+    Check::Target(conflicts::commit_times),
     // What a subscription takes of them.
     Check::Both(resources::slots),
     Check::Both(resources::walsenders),
@@ -82,6 +84,7 @@ const CHECKS: [Check; 59] = [
     Check::Source(publication::without_identity),
     Check::Source(publication::lists_and_filters),
     Check::Source(publication::unpublished),
+    Check::Source(conflicts::unpublished),
     Check::Source(publication::generated),
     Check::Source(partitions::root_without_identity),
     Check::Both(partitions::other_identity),

@@ -33,6 +33,8 @@ pub struct Wanted {
     pub standby_slots: Vec<String>,
     /// Whether there is a slot; otherwise all WAL comes from `wal_archive`.
     pub wal_stream: bool,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
 }
 
 impl Wanted {

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use decide::{Node, Stamp, Verdict};
 pub use report::{Commit, Conflict, Met, Origin, Written};
 pub use resolution::{Illegal, Resolution, UnknownName};
-pub use rules::{RuleError, Rules, TableRules};
+pub use rules::{Rules, TableRules};
 
 /// The conflict types of `pg_stat_subscription_stats`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

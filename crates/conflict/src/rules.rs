@@ -1,9 +1,8 @@
 //! Which resolution a subscription uses, for each type of conflict and each table.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use crate::{ConflictType, Illegal, Resolution, UnknownName};
+use crate::{ConflictType, Illegal, Resolution};
 
 type ByType = [Option<Resolution>; ConflictType::ALL.len()];
 
@@ -15,72 +14,7 @@ pub struct Rules {
     tables: BTreeMap<(String, String), ByType>,
 }
 
-/// A rule that cannot be read or has no meaning.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuleError {
-    rule: String,
-    why: Why,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Why {
-    NoEqualsSign,
-    NoSchema,
-    Name(UnknownName),
-    Illegal(Illegal),
-    NoDeletionMemory,
-}
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conflict rule \"{}\": ", self.rule)?;
-        match &self.why {
-            Why::NoEqualsSign => f.write_str("write it as TYPE=RESOLUTION or SCHEMA.TABLE:TYPE=RESOLUTION"),
-            Why::NoSchema => f.write_str("write the table with its schema, as SCHEMA.TABLE:TYPE=RESOLUTION"),
-            Why::Name(error) => error.fmt(f),
-            Why::Illegal(error) => error.fmt(f),
-            Why::NoDeletionMemory => f.write_str(
-                "pgsluice does not remember deletions yet, so such an update is update_missing; write a rule for that \
-                 type",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for RuleError {}
-
 impl Rules {
-    /// Reads rules, each `TYPE=RESOLUTION` or, for one table, `SCHEMA.TABLE:TYPE=RESOLUTION`.
-    ///
-    /// # Errors
-    /// A rule cannot be read, or its resolution has no meaning for its type.
-    pub fn read<'r>(rules: impl IntoIterator<Item = &'r str>) -> Result<Rules, RuleError> {
-        let mut read = Rules::default();
-        for rule in rules {
-            let rule = rule.trim();
-            read.add(rule).map_err(|why| RuleError { rule: rule.to_owned(), why })?;
-        }
-        Ok(read)
-    }
-
-    fn add(&mut self, rule: &str) -> Result<(), Why> {
-        let (rest, resolution) = rule.rsplit_once('=').ok_or(Why::NoEqualsSign)?;
-        let (table, kind) = match rest.rsplit_once(':') {
-            Some((table, kind)) => (Some(table.split_once('.').ok_or(Why::NoSchema)?), kind),
-            None => (None, rest),
-        };
-        let kind: ConflictType = kind.trim().parse().map_err(Why::Name)?;
-        let resolution: Resolution = resolution.trim().parse().map_err(Why::Name)?;
-        if kind == ConflictType::UpdateDeleted {
-            return Err(Why::NoDeletionMemory);
-        }
-        match table {
-            Some(table) => self.set_for(table, kind, resolution),
-            None => self.set(kind, resolution),
-        }
-        .map_err(Why::Illegal)
-    }
-
     /// Sets the resolution of one type for all tables that have no rule of their own.
     pub fn set(&mut self, kind: ConflictType, resolution: Resolution) -> Result<(), Illegal> {
         kind.allows(resolution)?;
@@ -120,17 +54,16 @@ impl Rules {
         })
     }
 
-    /// The first rule that holds only where the target keeps commit times and origins
-    /// (`track_commit_timestamp`): it compares commit times, or is about rows that another origin
-    /// wrote.
-    #[must_use]
-    pub fn needs_commit_times(&self) -> Option<String> {
+    /// The rules that hold only where the target keeps commit times and origins
+    /// (`track_commit_timestamp`): those that compare commit times, or are about rows that another
+    /// origin wrote. Each is in the form of the settings.
+    pub fn needing_commit_times(&self) -> impl Iterator<Item = String> {
         use ConflictType::{DeleteOriginDiffers, UpdateOriginDiffers};
         let needs = |(_, kind, resolution): &(Option<_>, ConflictType, Resolution)| {
             resolution.compares_times() || matches!(kind, UpdateOriginDiffers | DeleteOriginDiffers)
         };
-        self.iter().find(needs).map(|(table, kind, resolution)| match table {
-            Some((schema, table)) => format!("{schema}.{table}:{kind}={resolution}"),
+        self.iter().filter(needs).map(|(table, kind, resolution)| match table {
+            Some((schema, table)) => format!("{kind}={resolution}:{schema}.{table}"),
             None => format!("{kind}={resolution}"),
         })
     }
@@ -180,8 +113,10 @@ mod tests {
         assert_eq!(t.of(ConflictType::UpdateExists), Resolution::Error);
         assert_eq!(other.of(ConflictType::InsertExists), Resolution::LastUpdateWins);
         assert_eq!(Rules::default().of("public", "t"), TableRules::default());
-        assert_eq!(rules.needs_commit_times().as_deref(), Some("insert_exists=last_update_wins"));
-        assert_eq!(Rules::default().needs_commit_times(), None);
+        rules.set_for(("s", "t"), ConflictType::DeleteOriginDiffers, Resolution::Skip).unwrap();
+        let needing: Vec<String> = rules.needing_commit_times().collect();
+        assert_eq!(needing, ["insert_exists=last_update_wins", "delete_origin_differs=skip:s.t"]);
+        assert_eq!(Rules::default().needing_commit_times().count(), 0);
     }
 
     #[test]
@@ -191,21 +126,6 @@ mod tests {
         assert!(rules.set_for(("s", "t"), ConflictType::UpdateMissing, Resolution::FirstUpdateWins).is_err());
         assert_eq!(rules, Rules::default());
         assert_eq!(rules.iter().count(), 0);
-    }
-
-    #[test]
-    fn rules_are_read_and_refused_with_the_reason() {
-        let rules = Rules::read(["update_missing=apply_remote", " s.t:insert_exists=keep_local "]).unwrap();
-        assert_eq!(rules.of("s", "t").of(ConflictType::InsertExists), Resolution::KeepLocal);
-        assert_eq!(rules.of("s", "u").of(ConflictType::InsertExists), Resolution::Error);
-        assert_eq!(rules.of("s", "u").of(ConflictType::UpdateMissing), Resolution::ApplyRemote);
-        let refused = |rule| Rules::read([rule]).unwrap_err().to_string();
-        assert!(refused("insert_exists").contains("write it as TYPE=RESOLUTION"));
-        assert!(refused("t:insert_exists=skip").contains("with its schema"));
-        assert!(refused("exists=skip").contains("\"exists\" is not a conflict type"));
-        assert!(refused("insert_exists=newest").contains("\"newest\" is not a conflict resolution"));
-        assert!(refused("delete_missing=apply_remote").contains("choose one of error, skip"));
-        assert!(refused("update_deleted=skip").contains("does not remember deletions yet"));
     }
 
     #[test]

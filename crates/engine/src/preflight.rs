@@ -79,6 +79,7 @@ fn wanted(settings: &Settings) -> Wanted {
         wal_archive: settings.wal_archive.clone(),
         standby_slots: settings.synchronized_standby_slots.clone(),
         wal_stream: settings.followed_archive().is_none(),
+        conflict_rules: settings.conflict_rules.clone(),
     }
 }
 

@@ -59,8 +59,6 @@ pub struct Settings {
     /// Whether each source transaction becomes one target transaction with its commit time. `None`:
     /// only if the target keeps commit times.
     pub keep_commit_timestamps: Option<bool>,
-    /// How conflicts are resolved.
-    pub conflict_rules: conflict::Rules,
     /// Apply every change by itself; for tests.
     pub exact_only: bool,
     /// Longest time between two reports to the source; zero: only on request.
@@ -87,6 +85,12 @@ pub struct Settings {
     pub synchronized_standby_slots: Vec<String>,
     /// Run although the target's triggers and foreign keys would act.
     pub allow_triggers: bool,
+    /// How conflicts are resolved.
+    pub conflict_rules: conflict::Rules,
+    /// Age at which conflicts are removed from their history.
+    pub conflict_history_age: Duration,
+    /// Most conflicts in the history; zero: none.
+    pub conflict_history_rows: u64,
     /// Directory of locks, control sockets and spools.
     pub state_dir: PathBuf,
 }

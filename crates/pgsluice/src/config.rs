@@ -309,6 +309,13 @@ impl Section {
             return Err(Failure::ProcessKey { place: at.to_string(), key: key.to_owned() }.into());
         }
         let texts = match value {
+            DeValue::Array(items)
+                if setting.key == CONFLICT && items.iter().any(|item| item.get_ref().is_table()) =>
+            {
+                let rules = items.iter().map(|item| rule_of(item.get_ref()));
+                let refused = |reason| Failure::ConflictTable { place: at.to_string(), reason };
+                Some(rules.collect::<Result<Vec<_>, _>>().map_err(refused)?)
+            }
             DeValue::Array(items) if setting.many => {
                 items.iter().map(|item| text_of(item.get_ref())).collect()
             }
@@ -321,6 +328,28 @@ impl Section {
         self.values.insert(setting.key.clone(), texts);
         Ok(())
     }
+}
+
+/// The setting whose values may be tables.
+const CONFLICT: &str = "conflict";
+
+/// One `[[subscription.conflict]]` as the command line would have it.
+fn rule_of(rule: &DeValue<'_>) -> Result<OsString, String> {
+    let Some(table) = rule.as_table() else {
+        return text_of(rule).ok_or_else(|| "expected a table, or TYPE=RESOLUTION".to_owned());
+    };
+    let known = ["table", "type", "resolution"];
+    if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(&key.get_ref().as_ref())) {
+        return Err(format!("unknown key \"{}\"; it may have {}", key.get_ref(), known.join(", ")));
+    }
+    let text = |key: &str| match table.get(key).map(|value| value.get_ref()) {
+        Some(DeValue::String(text)) => Ok(Some(text.to_string())),
+        Some(_) => Err(format!("{key} must be text")),
+        None => Ok(None),
+    };
+    let needed = |key: &str| text(key)?.ok_or_else(|| format!("{key} is missing"));
+    let of = text("table")?.map(|table| format!(":{table}")).unwrap_or_default();
+    Ok(format!("{}={}{of}", needed("type")?, needed("resolution")?).into())
 }
 
 /// A scalar as the command line would have it.

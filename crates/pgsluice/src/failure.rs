@@ -44,6 +44,11 @@ pub(crate) enum Failure {
         key: String,
         many: bool,
     },
+    /// A `[[subscription.conflict]]` that is no rule.
+    ConflictTable {
+        place: String,
+        reason: String,
+    },
     Unnamed {
         path: PathBuf,
     },
@@ -136,7 +141,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::ConfigFile { .. } | Failure::Toml { .. } | Failure::UnknownKey { .. } | Failure::ProcessKey { .. } | Failure::WrongType { .. } | Failure::Unnamed { .. } | Failure::TwoForms { .. } | Failure::NamedTwice { .. } | Failure::NotInFile { .. } => self.of_file(f),
+            Failure::ConfigFile { .. } | Failure::Toml { .. } | Failure::UnknownKey { .. } | Failure::ProcessKey { .. } | Failure::WrongType { .. } | Failure::ConflictTable { .. } | Failure::Unnamed { .. } | Failure::TwoForms { .. } | Failure::NamedTwice { .. } | Failure::NotInFile { .. } => self.of_file(f),
             Failure::Value { value, place, reason } => {
                 write!(f, "invalid value \"{value}\" for {place}: {reason}")
             }
@@ -197,6 +202,7 @@ impl Failure {
                 let many = if *many { " or a list of them" } else { "" };
                 write!(f, "{place}: \"{key}\" needs a text, a number or a boolean{many}")
             }
+            Failure::ConflictTable { place, reason } => write!(f, "{place}: conflict: {reason}"),
             Failure::Unnamed { path } => {
                 write!(f, "{}: every [[subscription]] needs a name", path.display())
             }

@@ -11,6 +11,7 @@
 mod cli;
 mod command;
 mod config;
+mod conflict_rule;
 mod errors;
 mod exit;
 mod failure;

@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
 
+use crate::conflict_rule::ConflictRule;
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
 /// All settings.
@@ -33,6 +34,8 @@ pub(crate) struct SettingsTable {
     pub(crate) copy: FirstCopy,
     #[command(flatten)]
     pub(crate) apply: Apply,
+    #[command(flatten)]
+    pub(crate) conflicts: Conflicts,
     #[command(flatten)]
     pub(crate) process: Process,
 }
@@ -304,24 +307,39 @@ pub(crate) struct Apply {
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     pub(crate) keep_commit_timestamps: KeepCommitTimestamps,
 
-    /// What to do about a type of conflict, as TYPE=RESOLUTION; may be given more than once
-    ///
-    /// SCHEMA.TABLE:TYPE=RESOLUTION is for one table. A list in the file; separated by commas in
-    /// the environment. Types are `insert_exists`, `update_origin_differs`, `update_exists`,
-    /// `update_missing`, `delete_origin_differs`, `delete_missing` and
-    /// `multiple_unique_conflicts`. Resolutions are `error`, `skip`, `apply_remote`, `keep_local`,
-    /// `last_update_wins` and `first_update_wins`. Without a rule pgsluice does what PostgreSQL
-    /// does. A rule that compares commit times, or is about rows that another origin wrote, needs
-    /// `track_commit_timestamp = on` on the target.
-    #[arg(long, value_name = "TYPE=RESOLUTION", value_delimiter = ',')]
-    pub(crate) conflict: Vec<String>,
-
     /// Run even if the target's role may not set session_replication_role
     ///
     /// The target's ordinary triggers and foreign keys then fire for replicated rows, as they do
     /// for an application's rows.
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) allow_triggers: OnOff,
+}
+
+/// What becomes of conflicts.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Conflicts")]
+pub(crate) struct Conflicts {
+    /// What to do about one type of conflict; may be given more than once
+    ///
+    /// `TYPE=RESOLUTION` holds for every table, `TYPE=RESOLUTION:SCHEMA.TABLE` for one. Types are
+    /// PostgreSQL's, such as `insert_exists`. Resolutions are `error`, `skip`, `apply_remote`,
+    /// `keep_local`, `last_update_wins` and `first_update_wins`. A type without a rule is treated
+    /// as native apply treats it. In the file, each rule may also be a table
+    /// `[[subscription.conflict]]` with `type`, `resolution` and perhaps `table`. A rule that
+    /// compares commit times, or is about rows that another origin wrote, needs
+    /// `track_commit_timestamp = on` on the target.
+    #[arg(long, value_name = "TYPE=RESOLUTION", value_delimiter = ',')]
+    pub(crate) conflict: Vec<ConflictRule>,
+
+    /// Remove conflicts from the history on the target when they are older than this
+    #[arg(long, default_value = "30d", value_name = "DURATION")]
+    pub(crate) conflict_history_age: Seconds,
+
+    /// Most conflicts that the history on the target keeps; the oldest go first
+    ///
+    /// 0 keeps none.
+    #[arg(long, default_value = "1000000", value_name = "COUNT")]
+    pub(crate) conflict_history_rows: u64,
 }
 
 /// The process as a whole; in the file these stand at the top level only.

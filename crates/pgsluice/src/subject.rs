@@ -9,6 +9,7 @@ use base::SubscriptionName;
 use client::ConnInfo;
 use engine::{PrefetchMode, Settings};
 
+use crate::conflict_rule;
 use crate::failure::Failure;
 use crate::settings::{
     Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SettingsTable,
@@ -104,10 +105,8 @@ impl Subject {
 
     /// Everything `run` needs.
     pub(crate) fn pipeline(&self) -> anyhow::Result<Settings> {
-        let SettingsTable { stream, copy, apply, .. } = &self.table;
+        let SettingsTable { stream, copy, apply, conflicts, .. } = &self.table;
         self.check_together(stream)?;
-        let conflict_rules = conflict::Rules::read(apply.conflict.iter().map(String::as_str))
-            .map_err(|error| Failure::Together(error.to_string()))?;
         Ok(Settings {
             subscription: self.name.clone(),
             source: self.source()?,
@@ -149,7 +148,6 @@ impl Subject {
                 CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
             },
             keep_commit_timestamps: keep_commit_timestamps(apply.keep_commit_timestamps),
-            conflict_rules,
             exact_only: std::env::var_os(EXACT_ONLY).is_some_and(|value| !value.is_empty()),
             wal_receiver_status_interval: stream.wal_receiver_status_interval.0,
             wal_receiver_timeout: stream.wal_receiver_timeout.0,
@@ -168,6 +166,9 @@ impl Subject {
                 .collect(),
             catalog_check_interval: stream.catalog_check_interval.0,
             allow_triggers: apply.allow_triggers.0,
+            conflict_rules: conflict_rule::rules(&conflicts.conflict).map_err(Failure::Together)?,
+            conflict_history_age: conflicts.conflict_history_age.0,
+            conflict_history_rows: conflicts.conflict_history_rows,
             state_dir: self.state_dir.clone(),
         })
     }

@@ -30,8 +30,11 @@ pub(super) fn start(
     let Sessions { wires, pids, lock_watch, applying } = sessions;
     let (workers, binary, exact_only) =
         (wires.len().min(options.workers), options.binary, options.exact_only);
-    let conflicts =
-        resolved::Settings { rules: options.conflict_rules.clone(), nodes: options.conflict_nodes.clone() };
+    let conflicts = resolved::Settings {
+        rules: options.conflict_rules.clone(),
+        nodes: options.conflict_nodes.clone(),
+        history: options.conflict_history,
+    };
     let identity = Identity { subscription: options.subscription.to_string(), conflicts };
     let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();
     let executor = |wire| {

@@ -66,6 +66,8 @@ pub struct Options {
     pub conflict_nodes: Option<(conflict::Node, conflict::Node)>,
     /// Holds the stream between transactions on request.
     pub gate: Arc<Gate>,
+    /// Whether conflicts are recorded on the target.
+    pub conflict_history: bool,
     /// Settings of prefetching; `None` if it is off.
     pub prefetch: Option<PrefetchOptions>,
 }

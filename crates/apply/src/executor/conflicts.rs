@@ -268,6 +268,9 @@ impl Executor {
 
     /// Records, in the open transaction, what it has resolved.
     pub(super) async fn record_resolved(&mut self) -> Result<(), Error> {
+        if !self.conflicts.settings.history {
+            return Ok(());
+        }
         let resolved = self.conflicts.resolved.iter().skip(self.conflicts.recorded);
         let records: Vec<String> =
             resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
@@ -281,7 +284,8 @@ impl Executor {
     /// Records the conflict because of which a transaction was rolled back, in a transaction of its
     /// own. Without the record the error is still reported.
     pub(super) async fn record_refused(&mut self) -> Result<(), Error> {
-        let Some(refused) = self.conflicts.refused.take() else { return Ok(()) };
+        let refused = self.conflicts.refused.take();
+        let Some(refused) = refused.filter(|_| self.conflicts.settings.history) else { return Ok(()) };
         for record in refused.records(&self.subscription) {
             match self.wire.query(&record).await {
                 Ok(_) => {}

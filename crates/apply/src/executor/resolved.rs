@@ -16,6 +16,8 @@ pub(crate) struct Settings {
     pub(crate) rules: conflict::Rules,
     /// The source and the target, which decide between equal commit times.
     pub(crate) nodes: Option<(Node, Node)>,
+    /// They are recorded on the target.
+    pub(crate) history: bool,
 }
 
 /// What an executor knows of conflicts.

@@ -44,6 +44,7 @@ impl Attempt<'_> {
             conflict_rules: settings.conflict_rules.clone(),
             conflict_nodes: nodes(ends).await?,
             gate: Arc::clone(self.status.gate()),
+            conflict_history: settings.conflict_history_rows > 0,
             prefetch: Some(apply::PrefetchOptions {
                 target: settings.target.clone(),
                 subscription: settings.subscription.clone(),

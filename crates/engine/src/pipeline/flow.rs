@@ -47,6 +47,8 @@ impl Attempt<'_> {
         let mut skip = self.status.skip_lsn();
         skip.mark_unchanged();
         let mut row = ends.state.load().await?.ok_or_else(|| Error::refused(Refusal::Dropped))?;
+        // The applier records conflicts, whatever the rules are.
+        ends.state.make_conflict_history().await?;
         let mut options = self.apply_options(&ends, row.skip_lsn.take()).await?;
         if options.unconverted {
             ends.source.wire.query("SET client_encoding TO 'SQL_ASCII'").await?;
@@ -149,6 +151,7 @@ impl Flow {
         };
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
         let lost = self.state.session().ended();
+        let (age, rows) = (attempt.settings.conflict_history_age, attempt.settings.conflict_history_rows);
         tokio::select! {
             ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
                 // The applier refused a block, so it has an error to report.
@@ -157,6 +160,10 @@ impl Flow {
             }
             ended = &mut self.applying => return Err(applier_end(ended)),
             failed = state::flush_continuously(&self.state, &self.progress) => {
+                let Err(error) = failed else { return Ok(()) };
+                return Err(self.reason(error.into()).await);
+            }
+            failed = self.state.prune_conflict_history_continuously(age, rows) => {
                 let Err(error) = failed else { return Ok(()) };
                 return Err(self.reason(error.into()).await);
             }

@@ -169,6 +169,7 @@ fn every_setting_can_be_set_everywhere() {
         "origin" => "none",
         "commit_order" => "relaxed",
         "on_table_replaced" => "copy",
+        "conflict" => "insert_exists=skip",
         "synchronous_commit" => "remote_apply",
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",

@@ -69,6 +69,13 @@ base::error_reference! {
         allows several values.",
         &[FILES],
     ),
+    Failure::ConflictTable { .. } => configuring(
+        "A conflict rule cannot be read",
+        Failure::ConflictTable { place: at_line(7), reason: "type is missing".to_owned() },
+        "A `[[subscription.conflict]]` table lacks a key, or has one that it may not have.",
+        "Give it `type` and `resolution`, and `table = \"schema.name\"` if it is for one table.",
+        &[FILES],
+    ),
     Failure::Unnamed { .. } => configuring(
         "A subscription without a name",
         Failure::Unnamed { path: FILE.into() },

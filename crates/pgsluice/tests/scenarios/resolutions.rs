@@ -9,6 +9,10 @@ use crate::support::{DECODED, FOLDED, ONE_BY_ONE, Scenario, scenario_alone, scen
 
 const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, u int, v text, CONSTRAINT t_u_key UNIQUE (u))";
 
+/// How the documents read the history.
+pub(crate) const HISTORY: &str = "SELECT at, type, table_name, index_name, resolution, outcome, remote_time, local_origin, local_time \
+     FROM pgsluice.conflict_history ORDER BY id DESC LIMIT 20;";
+
 /// The rules as arguments.
 fn rules<'r>(rules: &[&'r str], strategy: &[&'r str]) -> Vec<&'r str> {
     rules.iter().flat_map(|rule| ["--conflict", rule]).chain(strategy.iter().copied()).collect()
@@ -290,13 +294,14 @@ fn a_few_rows_of_a_large_transaction_collide() {
 
 #[test]
 fn a_rule_that_needs_commit_times_is_refused_without_them() {
-    under(&["public.t:insert_exists=last_update_wins"], |s| {
+    under(&["insert_exists=last_update_wins:public.t"], |s| {
         s.both(TABLE);
         s.run();
         for (code, log) in s.ended() {
             assert_eq!(code, 1, "{log}");
             assert!(
-                log.contains("the conflict rule \"public.t:insert_exists=last_update_wins\" needs"),
+                log.contains("track_commit_timestamp")
+                    && log.contains("insert_exists=last_update_wins:public.t"),
                 "{log}"
             );
         }
@@ -307,7 +312,7 @@ fn a_rule_that_needs_commit_times_is_refused_without_them() {
 /// was rolled back but the error itself.
 #[test]
 fn what_was_resolved_is_in_the_history() {
-    let of = ["insert_exists=keep_local", "public.u:insert_exists=error"];
+    let of = ["insert_exists=keep_local", "insert_exists=error:public.u"];
     under(&of, |s| {
         s.both(TABLE);
         s.both("CREATE TABLE u (id int PRIMARY KEY)");
@@ -318,6 +323,7 @@ fn what_was_resolved_is_in_the_history() {
         s.wait_for_log("conflict detected on relation \"public.u\": conflict=insert_exists");
         s.target("DELETE FROM u");
         s.catch_up();
+        assert!(!s.target_one(HISTORY).is_empty());
         let history = "SELECT string_agg(concat_ws(' ', type, table_name, index_name, resolution, outcome), ', ' ORDER BY id) \
                        FROM pgsluice.conflict_history";
         assert_eq!(

@@ -103,6 +103,9 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("ALTER DATABASE ... SET", "ALTER DATABASE shop SET work_mem = '8MB'"),
     ("SELECT pg_reload_conf()", "SELECT pg_reload_conf()"),
     ("ALTER SYSTEM SET wal_level = 'logical'", "ALTER SYSTEM SET wal_level = 'logical'"),
+    ("ALTER SYSTEM SET track_commit_timestamp = on", "ALTER SYSTEM SET track_commit_timestamp = on"),
+    // Run where there is a history, in `resolutions`.
+    (crate::resolutions::HISTORY, ""),
     ("CHECKPOINT", "CHECKPOINT"),
     ("SELECT pg_switch_wal()", "SELECT pg_switch_wal()"),
     ("SELECT pg_terminate_backend(...)", "SELECT pg_terminate_backend(4711)"),
