@@ -59,7 +59,7 @@ pub(crate) struct Catalog {
     pub(crate) types: Option<Arc<SourceTypes>>,
     /// Set when a table of the target no longer matches its mapping.
     pub(crate) changed: Arc<AtomicBool>,
-    /// The subscription, if the target knows who wrote a row last (`track_commit_timestamp`).
+    /// The subscription, if a rule for conflicts depends on who wrote a row last.
     pub(crate) tells_writers: Option<SubscriptionName>,
 }
 

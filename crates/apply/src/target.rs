@@ -118,11 +118,12 @@ impl Target {
         ];
         let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
         catalog.types.clone_from(&options.types);
-        let knows_writers = knows_writers(&mut wire).await?;
-        if let (false, Some(rule)) = (knows_writers, options.conflict_rules.needing_commit_times().next()) {
-            return Err(Kind::NoCommitTimes { rule }.into());
+        if let Some(rule) = options.conflict_rules.needing_commit_times().next() {
+            if !knows_writers(&mut wire).await? {
+                return Err(Kind::NoCommitTimes { rule }.into());
+            }
+            catalog.tells_writers = Some(options.subscription.clone());
         }
-        catalog.tells_writers = knows_writers.then(|| options.subscription.clone());
         catalog.copied_from.clone_from(&options.copied_from);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];

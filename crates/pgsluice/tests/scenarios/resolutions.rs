@@ -189,11 +189,10 @@ fn an_update_that_lacks_a_large_value_is_not_inserted() {
     });
 }
 
-/// Without a rule, a row that another wrote is changed as in native apply, and the log tells the
-/// conflict.
+/// A row that another wrote is changed as in native apply, and the log tells the conflict.
 #[test]
 fn rows_of_others_are_told() {
-    with_times(&[], |s| {
+    with_times(&["update_origin_differs=apply_remote", "delete_origin_differs=apply_remote"], |s| {
         s.both(TABLE);
         s.source("INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 6) i");
         s.follow();
@@ -214,6 +213,34 @@ fn rows_of_others_are_told() {
         s.wait_for_log(
             "conflict=delete_origin_differs: Deleting the row that was modified locally in transaction ",
         );
+    });
+}
+
+/// The same in partitions, and in a table without a key.
+#[test]
+fn rows_of_others_are_told_wherever_they_are() {
+    with_times(&["update_origin_differs=apply_remote"], |s| {
+        s.both(
+            "CREATE TABLE parted (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); \
+             CREATE TABLE parted1 PARTITION OF parted FOR VALUES FROM (0) TO (100); \
+             CREATE TABLE parted2 PARTITION OF parted FOR VALUES FROM (100) TO (200); \
+             CREATE TABLE bag (id int, v text); ALTER TABLE bag REPLICA IDENTITY FULL",
+        );
+        s.publish("FOR TABLE parted, bag, mark WITH (publish_via_partition_root = true)");
+        s.source("INSERT INTO parted SELECT i, 'v' FROM generate_series(1, 150) i");
+        s.source("INSERT INTO bag SELECT i, 'v' FROM generate_series(1, 50) i");
+        s.follow();
+        s.catch_up();
+        s.target(
+            "UPDATE parted SET v = 'local' WHERE id IN (5, 105); UPDATE bag SET v = v WHERE id IN (5, 6)",
+        );
+        s.source("UPDATE parted SET v = 'remote' WHERE id > 1");
+        s.source("UPDATE bag SET v = 'remote'");
+        s.source("UPDATE parted SET v = 'again'; DELETE FROM bag WHERE id < 10");
+        s.catch_up();
+        s.same_table("parted");
+        s.same_table("bag");
+        assert_eq!(s.conflicts("update_origin_differs"), 4);
     });
 }
 
