@@ -1,6 +1,6 @@
 //! Transactions that each stay one on the target, applied by a procedure that commits each of them.
 //!
-//! A small transaction sent as statements of its own ([`pipelined`]) costs the target's backend
+//! A small transaction sent as statements of its own ([`super::pipelined`]) costs the target's backend
 //! some 130 us. Most of that goes to the protocol, the portals and the snapshots of half a dozen
 //! statements. One CALL takes many transactions as arrays, and executes them in the server:
 //!

@@ -59,13 +59,13 @@ pub(super) enum Answer {
     RolledBack,
     /// The cancel request has reached the server.
     Cancelled,
-    /// The answer to [`Question::Head`].
+    /// The answer to [`super::questions::Question::Head`].
     Waits(Wait),
     /// The open transaction was rolled back, and its worker is free again.
     Left,
     /// The session of the open transaction is lost.
     Lost,
-    /// The answer to [`Question::Open`].
+    /// The answer to [`super::questions::Question::Open`].
     OpenWait(Wait),
 }
 
