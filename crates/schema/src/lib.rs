@@ -5,7 +5,7 @@
 //! The crate creates the whole schema of the source's database, except publications, subscriptions
 //! and our own state. Before the first copy it creates what the tables need to take rows, in one
 //! transaction, so that a failure leaves nothing ([`Schema::create`]). Indexes, constraints,
-//! triggers and the rest come after the copy, in parallel ([`finish`]).
+//! triggers and the rest come after the copy, in parallel ([`finish()`]).
 //!
 //! ```text
 //! pg_dump --> script (statements) --> plan: before the copy | steps after it

@@ -1,8 +1,8 @@
 //! Transactions that each stay one on the target, applied by a procedure that commits each of them.
 //!
-//! A small transaction sent as statements of its own ([`super::pipelined`]) costs the target's backend
-//! some 130 us. Most of that goes to the protocol, the portals and the snapshots of half a dozen
-//! statements. One CALL takes many transactions as arrays, and executes them in the server:
+//! A small transaction sent as statements of its own ([`super::pipelined`]) costs the target's
+//! backend some 130 us. Most of that goes to the protocol, the portals and the snapshots of half a
+//! dozen statements. One CALL takes many transactions as arrays, and executes them in the server:
 //!
 //! ```text
 //!   $1  2        2        0        3        0        0    ...    which change, or 0: a transaction ends
