@@ -16,7 +16,6 @@
 use conflict::{Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
 use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
-
 use state::Outcome;
 
 use super::met::{self, Row, UniqueKeys, With};
@@ -98,11 +97,7 @@ impl Executor {
             if !guarded || !violates {
                 return Err(self.failed(table, op, begin, error));
             }
-            let back = [&self.change_rollback, &self.change_release];
-            let undone = run(&mut self.wire, &mut self.prepared, &back).await?;
-            if let Some(error) = undone.error {
-                return Err(Kind::Statement { what: "transaction control", error }.into());
-            }
+            self.back_to_change().await?;
             return self.taken(single, op, error).await;
         }
         match (op, result.rows.get(place)) {
@@ -137,8 +132,11 @@ impl Executor {
                     }
                     _ => None,
                 };
-                if let Some(step) = step {
-                    return Ok(self.applied(conflict, begin, table, step));
+                match step {
+                    // Nothing was written: the next try meets the conflict anew.
+                    Some(Step::Again) => return Ok(Step::Again),
+                    Some(step) => return Ok(self.applied(conflict, begin, table, step)),
+                    None => {}
                 }
                 for (_, row) in &holders {
                     let (only, sql, place) = (table.only(), &table.sql, &row.place);
@@ -180,9 +178,17 @@ impl Executor {
             return Err(change_error(table.name.clone(), "UPDATE", begin, error));
         }
         // Another row came meanwhile that holds another of its keys.
-        let back = [&self.change_rollback, &self.change_release];
-        run(&mut self.wire, &mut self.prepared, &back).await?;
+        self.back_to_change().await?;
         Ok(Some(Step::Again))
+    }
+
+    /// Rolls back to the savepoint before a change, and releases it.
+    async fn back_to_change(&mut self) -> Result<(), Error> {
+        let back = [&self.change_rollback, &self.change_release];
+        let undone = run(&mut self.wire, &mut self.prepared, &back).await?;
+        undone
+            .error
+            .map_or(Ok(()), |error| Err(Kind::Statement { what: "transaction control", error }.into()))
     }
 
     /// Finds out why an UPDATE or DELETE wrote no row, and resolves it.
