@@ -252,3 +252,30 @@ fn copy_data_off_joins_at_once() {
         s.same();
     });
 }
+
+/// A table joins right behind a transaction that wrote only that table. What the same message of the
+/// stream brings behind the transaction is not lost.
+#[test]
+fn c1_what_comes_behind_a_transaction_of_the_joining_table_is_not_lost() {
+    for mode in ["logical", "wal"] {
+        scenario_with(&[&["--refresh-interval", "200ms", "--source-mode", mode]], |s| {
+            publish_some(s);
+            s.both("CREATE TABLE late (id int PRIMARY KEY, n int)");
+            let mut lock = Session::to(&s.target_url(0));
+            lock.run("BEGIN; LOCK TABLE late IN EXCLUSIVE MODE");
+            s.source("INSERT INTO late VALUES (0, 0); ALTER PUBLICATION p ADD TABLE late");
+            let copying = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND \
+                           relation = 'late'::regclass)";
+            wait_for("the copy", BOUND, || Ok(s.target_one(copying) == "t")).unwrap();
+            // It passes while the copy ends, and with it come transactions of another table.
+            s.source("INSERT INTO late SELECT i, i FROM generate_series(1, 50000) i");
+            for _ in 0..50 {
+                s.source("UPDATE old SET n = n + 1 WHERE id <= 3");
+            }
+            lock.run("COMMIT");
+            wait_until_joined(s, "late");
+            s.catch_up();
+            s.same();
+        });
+    }
+}

@@ -1,6 +1,8 @@
 //! Rules F5 and F6: triggers and rules that fire for replicas, row level security, roles without
 //! superuser rights.
 
+use std::sync::{Mutex, PoisonError};
+
 use crate::support::{FOLDED, scenario, scenario_with};
 
 const NOTE: &str = "CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE log (n serial, what text); \
@@ -129,6 +131,10 @@ fn f5_rules_for_replicas_are_refused_by_name() {
     });
 }
 
+/// Rights on a parameter are one row for all databases of a cluster, which two sessions cannot
+/// change at a time ("tuple concurrently updated").
+static PARAMETERS: Mutex<()> = Mutex::new(());
+
 /// Grants as documented: on the source REPLICATION and SELECT, on the target the tables, the origin
 /// functions, a schema, and (15 and later) `session_replication_role`.
 fn with_ordinary_roles(extra: &[&str], also: &str, check: impl Fn(&mut crate::support::Scenario) + Sync) {
@@ -147,10 +153,13 @@ fn with_ordinary_roles(extra: &[&str], also: &str, check: impl Fn(&mut crate::su
              GRANT SELECT ON pg_replication_origin, pg_replication_origin_status TO {role}",
             pid = if s.major() >= 19 { ", integer" } else { "" }
         ));
-        if s.major() >= 15 && also.is_empty() {
-            s.target(&format!("GRANT SET ON PARAMETER session_replication_role TO {role}"));
+        {
+            let _one = PARAMETERS.lock().unwrap_or_else(PoisonError::into_inner);
+            if s.major() >= 15 && also.is_empty() {
+                s.target(&format!("GRANT SET ON PARAMETER session_replication_role TO {role}"));
+            }
+            s.target(&also.replace("ROLE", &role));
         }
-        s.target(&also.replace("ROLE", &role));
         s.run_with(|command| {
             let ends = command
                 .get_envs()
@@ -165,6 +174,7 @@ fn with_ordinary_roles(extra: &[&str], also: &str, check: impl Fn(&mut crate::su
         });
         check(s);
         s.kill();
+        let _one = PARAMETERS.lock().unwrap_or_else(PoisonError::into_inner);
         s.target(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
         s.source(&format!("DROP OWNED BY {role}"));
     });
