@@ -28,6 +28,7 @@ use std::time::Duration;
 use base::{Lsn, Progress, Xid};
 use client::{Canceller, Wire};
 use plan::{Batch, Change, Digest, End};
+use prefetch::Prefetch;
 use proto::pgoutput::{CommitInfo, Relation};
 use schedule::CommittedRanges;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -48,7 +49,6 @@ use crate::gate::{Intake, Passed};
 use crate::join::{Asides, JoinRequests, Part, Request};
 use crate::large::Growing;
 use crate::open_transaction::{Ended, Start, Told};
-use crate::prefetch::Prefetch;
 use crate::settled::{FILES_MAX, Room, Settled};
 use crate::shared::{Kept, Shared};
 use crate::target::Target;
@@ -91,7 +91,7 @@ pub async fn apply(
     stop: CancellationToken,
 ) -> Result<(), Error> {
     counters.begin();
-    let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters);
+    let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters.prefetch);
     let shared = Shared::new(Arc::clone(&counters), progress).telling(Arc::clone(&target.catalog.changed));
     let sessions = target.sessions.wires.len();
     let workers = sessions.min(options.workers);

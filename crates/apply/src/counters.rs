@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Lsn, PgTimestamp};
 use conflict::{ConflictCounters, ConflictType};
+use prefetch::PrefetchFigures;
 
 use crate::activity::Activity;
 use crate::conflict_log::ConflictLog;
-use crate::prefetch::PrefetchFigures;
 
 /// Counts since the process started. They are relaxed, because no decision depends on them.
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ pub struct Counters {
     /// table.
     refused: Mutex<Option<(Lsn, ConflictType, String)>>,
     /// Counts of prefetching.
-    pub prefetch: PrefetchFigures,
+    pub prefetch: Arc<PrefetchFigures>,
     /// Bytes of changes received and not yet committed.
     pub queued_bytes: AtomicU64,
     /// Whether the target has a chunk in hand, so that the applier waits for its answer.

@@ -54,6 +54,7 @@ use plan::{
     Batch, Change, Digest, End, Parameters, Path, Plan, Statement, Table, Tally, plain_statement,
     sql::{Shape, plain},
 };
+use prefetch::{explain, whole_scan};
 use proto::frame::ServerError;
 use rustc_hash::FxHashMap;
 use state::{ABORT_MOVES_ORIGIN, statements};
@@ -63,7 +64,6 @@ use crate::activity::{self, Doing};
 use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
-use crate::explain::{explain, whole_scan};
 use crate::fit::EXACT;
 use crate::join::Join;
 use crate::large::Large;

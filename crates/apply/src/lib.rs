@@ -7,8 +7,8 @@
 //!                 catalog           +-- the changes as they came --> exact replay
 //! ```
 //! [`Target::attach`] passes the fences and reads the target's progress. [`apply`] takes the stream
-//! from there. Crate `plan` makes plans and their SQL, crate `state` keeps what pgsluice
-//! stores on the target.
+//! from there. Crate `plan` makes plans and their SQL, and crate `prefetch` reads their
+//! pages ahead. Crate `state` keeps what pgsluice stores on the target.
 
 mod activity;
 mod applier;
@@ -19,7 +19,6 @@ mod counters;
 mod error;
 mod error_reference;
 mod executor;
-mod explain;
 mod fit;
 mod gate;
 mod join;
@@ -28,7 +27,6 @@ mod lock_watch;
 mod open_transaction;
 #[cfg(test)]
 mod plans_on_servers;
-mod prefetch;
 mod runaway;
 mod settled;
 mod shared;
@@ -47,5 +45,5 @@ pub use error::Error;
 pub use error_reference::error_reference;
 pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, joins};
-pub use prefetch::{Mode as PrefetchMode, Options as PrefetchOptions, PrefetchFigures};
+pub use prefetch::{PrefetchFigures, PrefetchMode, PrefetchOptions};
 pub use target::{Backends, Target};

@@ -21,7 +21,6 @@ use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 use testkit::{Cluster, Major};
 
 use crate::catalog::Catalog;
-use crate::prefetch;
 use crate::sizes::{answer, question};
 use crate::target::session_settings;
 
@@ -196,7 +195,7 @@ impl Stage<'_> {
             }
         }
         let mut applies = session(session_settings("off")).await;
-        let looks_up = session(prefetch::on_servers::SETTINGS.to_vec()).await;
+        let looks_up = session(prefetch::on_servers::settings()).await;
         let table = map(&url, sample).await;
         let told = applies.query(&question(&[table.oid])).await.expect("an answer");
         let rows = answer(&told[0]).expect("a size").rows;

@@ -17,11 +17,10 @@ use plan::{
     plain_statement, row_statement,
     sql::{Kind, Present, Shape, Shapes, bags, non_key, plain},
 };
+use prefetch::{Hand, Prefetch, Written};
 use proto::pgoutput::{Column, Tuple};
 use rustc_hash::FxHashMap;
 use txn::Op;
-
-use crate::prefetch::{Hand, Prefetch, Written};
 
 /// A COPY of fewer rows loses in its start what it saves.
 const COPY_ROWS_MIN: u64 = 32;
@@ -74,7 +73,7 @@ impl Writing {
     }
 
     /// Whether the last statement is one of many small ones whose pages are read ahead, or may be.
-    /// No more than [`UNFINISHED`](crate::prefetch::UNFINISHED) of them may be in flight, or pages
+    /// No more than [`UNFINISHED`](prefetch::UNFINISHED) of them may be in flight, or pages
     /// would be read too early.
     pub(crate) fn is_paced(&self) -> bool {
         self.paced

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use client::{Canceller, Wire};
+use prefetch::Prefetch;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -11,7 +12,6 @@ use super::options::Options;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity, resolved};
 use crate::open_transaction::Start;
-use crate::prefetch::Prefetch;
 use crate::runaway::{self, Watched};
 use crate::shared::Shared;
 use crate::target::Sessions;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use base::{Lsn, Oid, SubscriptionName};
+use prefetch::PrefetchOptions;
 use state::{CopiedFrom, TableKey};
 
 use crate::gate::Gate;
-use crate::prefetch::Options as PrefetchOptions;
 
 /// A batch is full at this fraction of the maximum written at once; the rest is for the folded
 /// backlog. A part of a large transaction has the same size.

@@ -7,7 +7,6 @@ use plan::{Misfit, PIECE, Statement, sql::Shape};
 
 use super::prepared::{Prepared, Setback};
 use crate::error::{Error, Kind, is_transient};
-use crate::prefetch;
 use crate::write::{Writer, Writing};
 
 /// Statements in flight. New ones are prepared, all are executed in order, and their results are

@@ -253,8 +253,8 @@ fn copy_data_off_joins_at_once() {
     });
 }
 
-/// A table joins right behind a transaction that wrote only that table. What the same message of the
-/// stream brings behind the transaction is not lost.
+/// A table joins right behind a transaction that wrote only that table. What the same message of
+/// the stream brings behind the transaction is not lost.
 #[test]
 fn c1_what_comes_behind_a_transaction_of_the_joining_table_is_not_lost() {
     for mode in ["logical", "wal"] {

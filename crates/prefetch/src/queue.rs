@@ -24,12 +24,12 @@ use proto::pgoutput::Column;
 use rustc_hash::{FxHashSet, FxHasher};
 use txn::Op;
 
-use super::layout::{Layout, Need};
+use crate::lookups::{Need, TableLookups};
 
 /// Limit of the values that wait, in bytes. A batch takes 16 MB by default. Each small change costs
 /// [`CHANGE_OVERHEAD`] and as much again for values. That makes 50,000 keys, each of 80 bytes at
 /// most.
-pub(super) const BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(crate) const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The share of rows ahead, so that there is room for rows in hand.
 const AHEAD_BYTES_MAX: usize = BYTES_MAX / 4 * 3;
 /// Limit of the changes of tables just met, in bytes. They wait for milliseconds.
@@ -39,7 +39,7 @@ pub(crate) const ROWS_MIN: usize = 16;
 
 /// To what the rows belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(crate) enum Whose {
     /// To transactions up to the one whose commit record is here.
     Commit(Lsn),
     /// To the chunk in hand with this number.
@@ -48,13 +48,13 @@ pub(super) enum Whose {
 
 /// Rows that are looked up together.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) table: Arc<Table>,
-    pub(super) layout: Arc<Layout>,
-    pub(super) need: Need,
+pub(crate) struct Group {
+    pub(crate) table: Arc<Table>,
+    pub(crate) table_lookups: Arc<TableLookups>,
+    pub(crate) need: Need,
     /// Each with the number of its look-up among those for the need.
-    pub(super) sets: Vec<(usize, Arrays)>,
-    pub(super) rows: usize,
+    pub(crate) sets: Vec<(usize, Arrays)>,
+    pub(crate) rows: usize,
     bytes: usize,
     whose: Whose,
     /// Pages needed by all changes before its first row.
@@ -64,16 +64,54 @@ pub(super) struct Group {
 }
 
 impl Group {
-    fn takes(&self, layout: &Arc<Layout>, need: Need, whose: Whose, rows_max: usize) -> bool {
-        self.layout.id == layout.id
-            && self.need == need
+    /// An empty group for `row` and others like it. `None` if all its look-ups pause.
+    fn new(row: &Row<'_>, from: u64, now: Instant) -> Option<Group> {
+        let lookups = row.table_lookups.lookups(row.need).iter().enumerate();
+        let awake = lookups.filter(|(_, lookup)| lookup.gauge.is_awake(now));
+        let sets: Vec<_> =
+            awake.map(|(number, lookup)| (number, Arrays::new(lookup.columns.len(), row.binary))).collect();
+        (!sets.is_empty()).then(|| Group {
+            table: Arc::clone(row.table),
+            table_lookups: Arc::clone(row.table_lookups),
+            need: row.need,
+            sets,
+            rows: 0,
+            bytes: 0,
+            whose: row.whose,
+            from,
+            hashes: Vec::new(),
+        })
+    }
+
+    fn takes(&self, row: &Row<'_>, rows_max: usize) -> bool {
+        self.table_lookups.id == row.table_lookups.id
+            && self.need == row.need
             && self.rows < rows_max
-            && std::mem::discriminant(&self.whose) == std::mem::discriminant(&whose)
+            && std::mem::discriminant(&self.whose) == std::mem::discriminant(&row.whose)
+    }
+
+    /// Adds a row that has all values; returns the bytes by which the group grew.
+    fn push(&mut self, row: &Row<'_>, hash: u64) -> usize {
+        let before = self.bytes;
+        self.bytes = 0;
+        let lookups = row.table_lookups.lookups(row.need);
+        for (number, set) in &mut self.sets {
+            let columns = &lookups[*number].columns;
+            set.push(columns.iter().map(|&position| row.values[position])).expect("each is a value");
+            self.bytes += set.byte_len();
+        }
+        if matches!(row.whose, Whose::Commit(_)) {
+            self.hashes.push(hash);
+        }
+        self.bytes += size_of_val(self.hashes.as_slice());
+        self.rows += 1;
+        self.whose = row.whose;
+        self.bytes - before
     }
 
     /// Whether a probe has shown that its look-ups pay.
-    pub(super) fn is_on(&self) -> bool {
-        let lookups = self.layout.lookups(self.need);
+    pub(crate) fn is_on(&self) -> bool {
+        let lookups = self.table_lookups.lookups(self.need);
         self.sets.iter().any(|(number, _)| lookups[*number].gauge.is_on())
     }
 }
@@ -142,7 +180,7 @@ impl Recent {
 
 /// The two lines; the module explains them.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(crate) struct Queue {
     hand: VecDeque<Group>,
     ahead: VecDeque<Group>,
     bytes: usize,
@@ -151,35 +189,49 @@ pub(super) struct Queue {
     /// Hashes of rows that are, or recently were, in the line ahead.
     asked: Recent,
     /// Tables whose look-ups are not known yet.
-    pub(super) unknown: VecDeque<Arc<Table>>,
+    pub(crate) unknown: VecDeque<Arc<Table>>,
     /// Changes of these tables, and the size of the changes in bytes.
     waiting: Vec<(Arc<Table>, Op, Lsn)>,
     waiting_bytes: usize,
 }
 
 /// A row to look up.
-pub(super) struct Row<'r> {
-    pub(super) table: &'r Arc<Table>,
-    pub(super) layout: &'r Arc<Layout>,
-    pub(super) need: Need,
-    pub(super) whose: Whose,
+pub(crate) struct Row<'r> {
+    pub(crate) table: &'r Arc<Table>,
+    pub(crate) table_lookups: &'r Arc<TableLookups>,
+    pub(crate) need: Need,
+    pub(crate) whose: Whose,
     /// Indexed by position in the source's tuple.
-    pub(super) values: &'r [Column<'r>],
-    pub(super) binary: bool,
+    pub(crate) values: &'r [Column<'r>],
+    pub(crate) binary: bool,
+}
+
+impl Row<'_> {
+    /// Whether every value that the look-ups take was sent, in the form that they take.
+    fn has_all_values(&self) -> bool {
+        let is_value = |position: &usize| match self.values.get(*position) {
+            Some(Column::Null) => true,
+            Some(Column::Text(_)) => !self.binary,
+            Some(Column::Binary(_)) => self.binary,
+            Some(Column::Unchanged) | None => false,
+        };
+        let lookups = self.table_lookups.lookups(self.need);
+        lookups.iter().all(|lookup| lookup.columns.iter().all(is_value))
+    }
 }
 
 /// Limits of groups.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// Maximum rows of a group.
-    pub(super) rows_max: usize,
+    pub(crate) rows_max: usize,
     /// Maximum distance from the applied position, in pages.
-    pub(super) pages_max: u64,
+    pub(crate) pages_max: u64,
 }
 
 /// The result of adding a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// A group has become ready for a waiting worker.
     Ready,
     /// The row is in the queue, or need not be.
@@ -191,7 +243,7 @@ pub(super) enum Taken {
 impl Queue {
     /// Keeps a change until its table's look-ups are known, if there is room. Changes that are
     /// applied already make room.
-    pub(super) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn, applied: Lsn) {
+    pub(crate) fn wait(&mut self, table: &Arc<Table>, op: &Op, commit: Lsn, applied: Lsn) {
         let bytes = op.byte_len() + CHANGE_OVERHEAD;
         let applied_first = self.waiting.first().is_some_and(|(_, _, first)| *first < applied);
         if self.waiting_bytes + bytes > WAITING_BYTES_MAX && applied_first {
@@ -207,7 +259,7 @@ impl Queue {
     }
 
     /// Takes the changes that wait for the look-ups of `table`.
-    pub(super) fn take_waiting(&mut self, table: &Arc<Table>) -> Vec<(Op, Lsn)> {
+    pub(crate) fn take_waiting(&mut self, table: &Arc<Table>) -> Vec<(Op, Lsn)> {
         let mut taken = Vec::new();
         for (of, op, commit) in std::mem::take(&mut self.waiting) {
             if Arc::ptr_eq(&of, table) {
@@ -221,12 +273,13 @@ impl Queue {
     }
 
     /// Notes a change that needs `pages`, and whose transaction's commit record is at `commit`.
-    pub(super) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn) {
+    pub(crate) fn come(&mut self, commit: Lsn, pages: u64, applied: Lsn) {
         self.distance.pages(applied);
         self.distance.come(commit, pages);
     }
 
-    pub(super) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
+    /// Adds a row to a group of its line, unless its key was added recently.
+    pub(crate) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
         let bytes_max = match row.whose {
             Whose::Hand(_) => BYTES_MAX,
             Whose::Commit(_) => AHEAD_BYTES_MAX,
@@ -234,14 +287,7 @@ impl Queue {
         if self.bytes >= bytes_max {
             return Taken::No;
         }
-        let lookups = row.layout.lookups(row.need);
-        let is_value = |position: &usize| match row.values.get(*position) {
-            Some(Column::Null) => true,
-            Some(Column::Text(_)) => !row.binary,
-            Some(Column::Binary(_)) => row.binary,
-            Some(Column::Unchanged) | None => false,
-        };
-        if !lookups.iter().all(|lookup| lookup.columns.iter().all(is_value)) {
+        if !row.has_all_values() {
             return Taken::Yes;
         }
         let keep = usize::try_from(bounds.pages_max).unwrap_or(usize::MAX);
@@ -254,56 +300,23 @@ impl Queue {
             return Taken::Yes;
         }
         // Consecutive transactions touch few tables.
-        let open = line
-            .iter_mut()
-            .rev()
-            .take(8)
-            .position(|group| group.takes(row.layout, row.need, row.whose, bounds.rows_max));
+        let open = line.iter().rev().take(8).position(|group| group.takes(row, bounds.rows_max));
         let at = match open {
             Some(back) => line.len() - 1 - back,
             None => {
-                let awake = lookups.iter().enumerate().filter(|(_, lookup)| lookup.gauge.is_awake(now));
-                let sets: Vec<_> = awake
-                    .map(|(number, lookup)| (number, Arrays::new(lookup.columns.len(), row.binary)))
-                    .collect();
-                if sets.is_empty() {
-                    return Taken::Yes;
-                }
-                line.push_back(Group {
-                    table: Arc::clone(row.table),
-                    layout: Arc::clone(row.layout),
-                    need: row.need,
-                    sets,
-                    rows: 0,
-                    bytes: 0,
-                    whose: row.whose,
-                    from: self.distance.come,
-                    hashes: Vec::new(),
-                });
+                let Some(group) = Group::new(row, self.distance.come, now) else { return Taken::Yes };
+                line.push_back(group);
                 line.len() - 1
             }
         };
         let group = &mut line[at];
-        let before = group.bytes;
-        group.bytes = 0;
-        for (number, set) in &mut group.sets {
-            let columns = &lookups[*number].columns;
-            set.push(columns.iter().map(|&position| row.values[position])).expect("each is a value");
-            group.bytes += set.byte_len();
-        }
-        if matches!(row.whose, Whose::Commit(_)) {
-            group.hashes.push(hash);
-        }
-        group.bytes += size_of_val(group.hashes.as_slice());
-        self.bytes += group.bytes - before;
-        group.rows += 1;
-        group.whose = row.whose;
+        self.bytes += group.push(row, hash);
         if group.rows == ROWS_MIN { Taken::Ready } else { Taken::Yes }
     }
 
     /// Returns the next group that `may` be taken, and the number of rows dropped because they are
     /// applied.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         applied: Lsn,
         bounds: Bounds,
@@ -342,10 +355,10 @@ impl Queue {
 
     /// Drops rows ahead of the commit record at `up_to`. They are now in hand, in the order in
     /// which they are written.
-    pub(super) fn overtake(&mut self, layout: &Arc<Layout>, up_to: Lsn) {
+    pub(crate) fn overtake(&mut self, table_lookups: &Arc<TableLookups>, up_to: Lsn) {
         let Queue { ahead, bytes, .. } = self;
         ahead.retain(|group| {
-            let over = group.layout.id == layout.id
+            let over = group.table_lookups.id == table_lookups.id
                 && matches!(group.whose, Whose::Commit(commit) if commit <= up_to);
             if over {
                 *bytes -= group.bytes;
@@ -355,13 +368,13 @@ impl Queue {
     }
 
     /// Whether groups wait until the applier has come closer to them.
-    pub(super) fn waits_for_applier(&self, bounds: Bounds) -> bool {
+    pub(crate) fn waits_for_applier(&self, bounds: Bounds) -> bool {
         let near = self.distance.applied.saturating_add(bounds.pages_max);
         self.ahead.back().is_some_and(|group| group.from > near)
     }
 
     /// Ends a chunk; returns how many of its rows were dropped.
-    pub(super) fn close_hand(&mut self, hand: u64) -> usize {
+    pub(crate) fn close_hand(&mut self, hand: u64) -> usize {
         let mut dropped = 0;
         let Queue { hand: line, bytes, .. } = self;
         line.retain(|group| {
@@ -376,7 +389,7 @@ impl Queue {
     }
 
     /// Empties the queue, because look-ups pause.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         let distance = std::mem::take(&mut self.distance);
         *self = Queue { distance, ..Queue::default() };
     }
@@ -389,8 +402,8 @@ impl Queue {
 
 fn hash(row: &Row<'_>) -> u64 {
     let mut hasher = FxHasher::default();
-    hasher.write_u64(row.layout.id);
-    for lookup in row.layout.lookups(row.need) {
+    hasher.write_u64(row.table_lookups.id);
+    for lookup in row.table_lookups.lookups(row.need) {
         hasher.write_u8(0);
         for &position in &lookup.columns {
             match row.values[position] {
@@ -412,16 +425,16 @@ mod tests {
 
     use plan::fixtures;
 
-    use super::super::layout::tests::indexes;
-    use super::super::options::Mode;
     use super::*;
+    use crate::lookups::tests::indexes;
+    use crate::options::PrefetchMode;
 
     const BOUNDS: Bounds = Bounds { rows_max: 32, pages_max: 1_000 };
 
     struct World {
         queue: Queue,
         table: Arc<Table>,
-        layout: Arc<Layout>,
+        table_lookups: Arc<TableLookups>,
         now: Instant,
     }
 
@@ -429,15 +442,21 @@ mod tests {
         fn new() -> World {
             let table = fixtures::table();
             let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a"]);
-            let layout = Arc::new(Layout::new(&table, &of, Mode::All, false));
-            World { queue: Queue::default(), table, layout, now: Instant::now() }
+            let table_lookups = Arc::new(TableLookups::new(&table, &of, PrefetchMode::All, false));
+            World { queue: Queue::default(), table, table_lookups, now: Instant::now() }
         }
 
         fn push(&mut self, id: usize, need: Need, whose: Whose) -> Taken {
             let text = id.to_string();
             let values = [Column::Text(text.as_bytes()), Column::Text(text.as_bytes()), Column::Null];
-            let row =
-                Row { table: &self.table, layout: &self.layout, need, whose, values: &values, binary: false };
+            let row = Row {
+                table: &self.table,
+                table_lookups: &self.table_lookups,
+                need,
+                whose,
+                values: &values,
+                binary: false,
+            };
             self.queue.push(&row, BOUNDS, self.now)
         }
 
@@ -499,8 +518,8 @@ mod tests {
         world.fill(40..80, commit(20));
         world.fill(80..120, commit(30));
         assert_eq!(world.take(0), Some(32), "of the first transaction");
-        let layout = Arc::clone(&world.layout);
-        world.queue.overtake(&layout, Lsn::new(20));
+        let table_lookups = Arc::clone(&world.table_lookups);
+        world.queue.overtake(&table_lookups, Lsn::new(20));
         // The group with the last rows of the second chunk has some of the third.
         assert_eq!(world.queue.waiting(), (0, 56));
         world.fill(0..80, Whose::Hand(1));
@@ -571,10 +590,10 @@ mod tests {
     fn a_value_that_was_not_sent_is_not_looked_up() {
         let mut world = World::new();
         let values = [Column::Text(b"1"), Column::Unchanged, Column::Null];
-        let (table, layout) = (Arc::clone(&world.table), Arc::clone(&world.layout));
+        let (table, table_lookups) = (Arc::clone(&world.table), Arc::clone(&world.table_lookups));
         let row = |need| Row {
             table: &table,
-            layout: &layout,
+            table_lookups: &table_lookups,
             need,
             whose: commit(1),
             values: &values,

@@ -9,21 +9,22 @@
 //!                                                      >-- groups of -- worker 1 --- target
 //!   writer: a set is about to be sent   ----> in hand /    keys         ...
 //! ```
-//! [`layout`] says which look-ups there are, [`queue`] how many wait, and [`gauge`] when they
-//! pause. [`target`] reads indexes and plans from the target, and [`worker`] runs the look-ups.
+//! [`lookups`] says which look-ups there are, [`queue`] how many wait, and [`gauge`] when they
+//! pause. [`indexes`] reads indexes and plans from the target, and [`worker`] runs the look-ups.
 //!
 //! Invariants: the applier never waits for anything here, and no error here reaches the applier.
 //! Look-ups change nothing: their sessions are read-only, hold no snapshot beyond one statement,
 //! and give up on a lock at once.
 
+mod explain;
 mod figures;
 mod gauge;
+mod indexes;
 mod known;
-mod layout;
+mod lookups;
 mod options;
 mod queue;
 mod shared;
-mod target;
 mod worker;
 
 use std::sync::Arc;
@@ -34,13 +35,14 @@ use plan::{Arrays, Table};
 use tokio::task::JoinSet;
 use txn::Op;
 
-use crate::counters::{Counters, add};
+pub use explain::{explain, whole_scan};
 pub use figures::PrefetchFigures;
-use known::Lookups;
-pub(crate) use layout::Written;
-pub use options::{Mode, Options};
-pub(crate) use queue::ROWS_MIN;
-pub(crate) use shared::UNFINISHED;
+use figures::add;
+use known::Answer;
+pub use lookups::Written;
+pub use options::{PrefetchMode, PrefetchOptions};
+use queue::ROWS_MIN;
+pub use shared::UNFINISHED;
 use shared::{STATEMENT_ROWS, Shared};
 
 /// Reads from storage that takes 0.1 ms overlap eightfold; more sessions gain little on one disk.
@@ -48,23 +50,23 @@ const WORKERS_AUTO: usize = 8;
 
 /// Hands changes over to be looked up; does nothing if prefetching is off.
 #[derive(Clone, Default)]
-pub(crate) struct Prefetch(Option<Arc<Shared>>);
+pub struct Prefetch(Option<Arc<Shared>>);
 
 impl Prefetch {
     /// Starts the workers, which end with the returned set. They connect when there is work.
-    pub(crate) fn start(
-        options: Option<Options>,
+    pub fn start(
+        options: Option<PrefetchOptions>,
         progress: &Arc<Progress>,
-        counters: &Arc<Counters>,
+        figures: &Arc<PrefetchFigures>,
     ) -> (Prefetch, JoinSet<()>) {
         let mut workers = JoinSet::new();
         let count = options.as_ref().map_or(0, |options| options.workers.unwrap_or(WORKERS_AUTO));
-        let wanted = options.filter(|options| options.mode != Mode::Off && count > 0);
-        counters.prefetch.set_mode(wanted.as_ref().and_then(|options| options.mode.word()));
-        counters.prefetch.set_trouble(None);
-        counters.prefetch.workers.store(0, Ordering::Relaxed);
+        let wanted = options.filter(|options| options.mode != PrefetchMode::Off && count > 0);
+        figures.set_mode(wanted.as_ref().and_then(|options| options.mode.word()));
+        figures.set_trouble(None);
+        figures.workers.store(0, Ordering::Relaxed);
         let Some(options) = wanted else { return (Prefetch(None), workers) };
-        let shared = Arc::new(Shared::new(options, progress, counters, count));
+        let shared = Arc::new(Shared::new(options, progress, figures, count));
         for number in 0..count {
             workers.spawn(worker::work(Arc::clone(&shared), number));
         }
@@ -72,7 +74,7 @@ impl Prefetch {
     }
 
     /// Takes a change that enters the batch; its transaction's commit record is at `commit`.
-    pub(crate) fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+    pub fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
         if let Some(shared) = &self.0 {
             shared.coming(table, op, commit);
         }
@@ -80,14 +82,14 @@ impl Prefetch {
 
     /// Marks a chunk as being written, until the result is dropped. The chunk has all changes up to
     /// the commit record at `up_to`, if that is given.
-    pub(crate) fn hand(&self, up_to: Option<Lsn>) -> Hand {
+    pub fn hand(&self, up_to: Option<Lsn>) -> Hand {
         let number = self.0.as_ref().map_or(0, |shared| shared.hands.fetch_add(1, Ordering::Relaxed));
         Hand { shared: self.0.clone(), number, up_to }
     }
 }
 
 /// The rows of a chunk that is being written.
-pub(crate) struct Hand {
+pub struct Hand {
     shared: Option<Arc<Shared>>,
     number: u64,
     up_to: Option<Lsn>,
@@ -95,26 +97,26 @@ pub(crate) struct Hand {
 
 /// How a set is cut into statements, so that pages of later ones can be read while one is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Maximum rows of a statement.
-    pub(crate) rows_max: usize,
-    /// A set of fewer rows is not paced ([`Writing::is_paced`](crate::write::Writing::is_paced)).
-    pub(crate) rows_min: usize,
+    pub rows_max: usize,
+    /// A set of fewer rows is not paced.
+    pub rows_min: usize,
 }
 
 impl Hand {
     /// How to cut a set that is `written` to `table`; `None` where nothing is read ahead. `columns`
     /// are the columns that it writes.
-    pub(crate) fn pace(&self, table: &Table, written: Written, columns: &[usize]) -> Option<Pace> {
+    pub fn pace(&self, table: &Table, written: Written, columns: &[usize]) -> Option<Pace> {
         let shared = self.shared.as_ref()?;
         // A statement that was sent cannot be cut any more if its pages then have to be read.
         let unknown = Pace { rows_max: *STATEMENT_ROWS.end(), rows_min: *STATEMENT_ROWS.end() };
-        let layout = match shared.known.of(table) {
-            Lookups::Known(layout) => layout,
-            Lookups::Asked => return Some(unknown),
-            Lookups::None => return None,
+        let table_lookups = match shared.known.of(table) {
+            Answer::Known(table_lookups) => table_lookups,
+            Answer::Asked => return Some(unknown),
+            Answer::None => return None,
         };
-        let lookups = layout.lookups(layout.need(written, columns));
+        let lookups = table_lookups.lookups(table_lookups.need(written, columns));
         if lookups.iter().any(|lookup| lookup.gauge.is_on()) {
             Some(Pace { rows_max: shared.statement_rows(lookups.len()), rows_min: ROWS_MIN })
         } else {
@@ -124,13 +126,13 @@ impl Hand {
 
     /// The index columns by which new rows of `table` are best sorted, because that index's leaves
     /// have to be read. `None` where no order is better than the key's.
-    pub(crate) fn order(&self, table: &Table) -> Option<Vec<usize>> {
-        self.shared.as_ref()?.known.layout(table)?.order(&table.key)
+    pub fn order(&self, table: &Table) -> Option<Vec<usize>> {
+        self.shared.as_ref()?.known.table_lookups(table)?.order(&table.key)
     }
 
     /// Takes `rows` of `table` that are about to be written. Their columns are those at `columns`
     /// of the source's tuple.
-    pub(crate) fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
+    pub fn set(&self, table: &Arc<Table>, written: Written, columns: &[usize], rows: &Arrays) {
         if let Some(shared) = &self.shared
             && rows.rows() >= ROWS_MIN as u64
         {
@@ -143,28 +145,31 @@ impl Drop for Hand {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             let dropped = shared.queue().close_hand(self.number);
-            add(&shared.counters.prefetch.dropped, dropped as u64);
+            add(&shared.figures.dropped, dropped as u64);
         }
     }
 }
 
-#[cfg(test)]
-pub(crate) mod on_servers {
+#[cfg(feature = "fixtures")]
+pub mod on_servers {
     //! Gives the tests of plans access to the look-ups.
 
     use client::Wire;
     use plan::sql::Shape;
 
-    use super::layout::Layout;
+    use super::lookups::TableLookups;
     use super::*;
 
-    pub(crate) use super::worker::SETTINGS;
+    /// The settings of a session that looks rows up.
+    pub fn settings() -> Vec<(&'static str, &'static str)> {
+        worker::SETTINGS.to_vec()
+    }
 
     /// Returns every look-up of `table`, and the columns that it takes.
-    pub(crate) async fn look_ups(wire: &mut Wire, table: &Table) -> Vec<(Arc<Shape>, Vec<usize>)> {
-        let indexes = target::read_indexes(wire, table).await.expect("the catalogs");
-        let layout = Layout::new(table, &indexes, Mode::All, false);
-        layout.all().map(|lookup| (Arc::clone(&lookup.shape), lookup.columns.clone())).collect()
+    pub async fn look_ups(wire: &mut Wire, table: &Table) -> Vec<(Arc<Shape>, Vec<usize>)> {
+        let indexes = indexes::read_indexes(wire, table).await.expect("the catalogs");
+        let table_lookups = TableLookups::new(table, &indexes, PrefetchMode::All, false);
+        table_lookups.all().map(|lookup| (Arc::clone(&lookup.shape), lookup.columns.clone())).collect()
     }
 }
 
@@ -177,26 +182,26 @@ mod tests {
 
     use client::ConnInfo;
 
-    use super::known::LAYOUT_AGE_MAX;
-    use super::layout::tests::indexes;
-    use super::layout::{Layout, Need};
+    use super::known::LOOKUPS_AGE_MAX;
+    use super::lookups::tests::indexes;
+    use super::lookups::{Need, TableLookups};
     use super::shared::{GROUP_ROWS, Job, PAGES_AHEAD, TROUBLE};
     use super::*;
 
     /// A table with an index on `a` whose look-ups are known, and no workers.
     fn world() -> (Prefetch, Arc<Shared>, Arc<Table>) {
-        let options = Options {
+        let options = PrefetchOptions {
             target: ConnInfo::parse("host=nowhere.invalid").unwrap(),
             subscription: "p".parse().unwrap(),
-            mode: Mode::All,
+            mode: PrefetchMode::All,
             workers: Some(2),
             binary: false,
         };
         let shared = Arc::new(Shared::new(options, &Arc::default(), &Arc::default(), 2));
         let table = fixtures::table();
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a"]);
-        let layout = Layout::new(&table, &of, Mode::All, false);
-        shared.known.set(&table, Some(Arc::new(layout)), LAYOUT_AGE_MAX);
+        let table_lookups = TableLookups::new(&table, &of, PrefetchMode::All, false);
+        shared.known.set(&table, Some(Arc::new(table_lookups)), LOOKUPS_AGE_MAX);
         (Prefetch(Some(Arc::clone(&shared))), shared, table)
     }
 
@@ -236,7 +241,7 @@ mod tests {
             assert_eq!(next(&shared), Some((need, GROUP_ROWS)), "{written:?}");
             drop(hand);
             assert_eq!(next(&shared), None, "the chunk is written");
-            assert_eq!(shared.counters.prefetch.dropped.load(Ordering::Relaxed), 80 - GROUP_ROWS as u64);
+            assert_eq!(shared.figures.dropped.load(Ordering::Relaxed), 80 - GROUP_ROWS as u64);
         }
     }
 
@@ -247,8 +252,10 @@ mod tests {
         let of = |written| hand.pace(&table, written, &[0, 1, 2]).map(|pace| (pace.rows_max, pace.rows_min));
         let most = *STATEMENT_ROWS.end();
         assert_eq!(of(Written::Inserted), Some((most, most)), "it may turn out that it pays");
-        let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
-        layout.new_row[1].gauge.note(10_000, 10_000, Instant::now());
+        let Answer::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
+            panic!("it is known")
+        };
+        table_lookups.new_row[1].gauge.note(10_000, 10_000, Instant::now());
         // Two look-ups and the row itself, with the pages ahead shared by three statements.
         let each = usize::try_from(PAGES_AHEAD).unwrap() / 3 / 3;
         assert_eq!(of(Written::Inserted), Some((each, ROWS_MIN)));
@@ -302,8 +309,10 @@ mod tests {
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         assert!(shared.take(1).0.is_none());
         assert!(shared.take(0).0.is_some());
-        let Lookups::Known(layout) = shared.layout(&table, 0, Instant::now()) else { panic!("it is known") };
-        layout.row.as_ref().unwrap().gauge.note(10_000, 10_000, Instant::now());
+        let Answer::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
+            panic!("it is known")
+        };
+        table_lookups.row.as_ref().unwrap().gauge.note(10_000, 10_000, Instant::now());
         assert!(shared.take(1).0.is_some());
         assert!(shared.take(2).0.is_none(), "there are two");
     }
@@ -335,6 +344,6 @@ mod tests {
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         prefetch.coming(&table, &Op::Insert(tuple(1, Column::Null)), Lsn::new(10));
         assert!(shared.take(0).0.is_none());
-        assert_eq!(shared.counters.prefetch.trouble().as_deref(), Some("no connection"));
+        assert_eq!(shared.figures.trouble().as_deref(), Some("no connection"));
     }
 }

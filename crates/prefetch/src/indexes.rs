@@ -4,65 +4,65 @@ use base::quote_literal;
 use client::Wire;
 use plan::Table;
 
-use super::layout::{Index, Indexes, KeyColumn, Layout, Lookup};
-use super::options::Mode;
 use crate::explain::explain;
+use crate::lookups::{Index, Indexes, KeyColumn, Lookup, TableLookups};
+use crate::options::PrefetchMode;
 
 /// Why a table cannot be looked up.
-pub(super) type Failure = client::Error;
+pub(crate) type Failure = client::Error;
 
-/// Makes a table's layout, in which each look-up has the plan that it is meant to have.
+/// Makes a table's table_lookups, in which each look-up has the plan that it is meant to have.
 ///
 /// A look-up that the server would not execute by its indexes is left out and logged.
-pub(super) async fn learn(
+pub(crate) async fn learn(
     wire: &mut Wire,
     table: &Table,
-    mode: Mode,
+    mode: PrefetchMode,
     binary: bool,
-) -> Result<Layout, Failure> {
+) -> Result<TableLookups, Failure> {
     let indexes = read_indexes(wire, table).await?;
     learn_from(wire, table, indexes, mode, binary).await
 }
 
 /// Does the same with catalogs that were read already.
-pub(super) async fn learn_from(
+pub(crate) async fn learn_from(
     wire: &mut Wire,
     table: &Table,
     mut indexes: Indexes,
-    mode: Mode,
+    mode: PrefetchMode,
     binary: bool,
-) -> Result<Layout, Failure> {
+) -> Result<TableLookups, Failure> {
     let read = indexes.clone();
     loop {
-        let mut layout = Layout::new(table, &indexes, mode, binary);
+        let mut table_lookups = TableLookups::new(table, &indexes, mode, binary);
         let mut refused = None;
-        for lookup in layout.all() {
+        for lookup in table_lookups.all() {
             if let Err(misuse) = check(wire, lookup).await? {
                 refused = Some((lookup.shape.name.clone(), misuse));
                 break;
             }
         }
         let Some((name, Misuse { index, why })) = refused else {
-            layout.made_of = read;
-            return Ok(layout);
+            table_lookups.made_of = read;
+            return Ok(table_lookups);
         };
         tracing::debug!(table = %table.name, lookup = %name, "not prefetched: {why}");
         match index {
             // The other look-ups may work without that index.
             Some(index) => indexes.btrees.retain(|own| own.name != index),
             None => {
-                layout.row = None;
-                layout.new_version = None;
-                layout.new_row.clear();
-                layout.made_of = read;
-                return Ok(layout);
+                table_lookups.row = None;
+                table_lookups.new_version = None;
+                table_lookups.new_row.clear();
+                table_lookups.made_of = read;
+                return Ok(table_lookups);
             }
         }
     }
 }
 
 /// Reads the B-trees of the target's table, and the columns that block HOT.
-pub(super) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Indexes, Failure> {
+pub(crate) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Indexes, Failure> {
     let relation = format!("{}::pg_catalog.regclass", quote_literal(&table.sql));
     let summarizing = if wire.version().major() >= 16 { "m.amname = 'brin'" } else { "false" };
     let text = |row: &[Option<String>], at: usize| row.get(at).cloned().flatten().unwrap_or_default();

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use plan::Table;
 use rustc_hash::FxHashMap;
 
-use super::layout::Layout;
-use super::queue::ROWS_MIN;
+use crate::lookups::TableLookups;
+use crate::queue::ROWS_MIN;
 
 /// Maximum age of a table's look-ups, because indexes come and go.
-pub(super) const LAYOUT_AGE_MAX: Duration = Duration::from_secs(60);
+pub(crate) const LOOKUPS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The result of asking for a table's look-ups.
-pub(super) enum Lookups {
-    Known(Arc<Layout>),
+pub(crate) enum Answer {
+    Known(Arc<TableLookups>),
     /// A worker is finding them out.
     Asked,
     /// The table has none at present.
@@ -26,11 +26,11 @@ pub(super) enum Lookups {
 
 /// Every table that changes came for.
 #[derive(Default)]
-pub(super) struct KnownTables(Mutex<FxHashMap<u64, Known>>);
+pub(crate) struct KnownTables(Mutex<FxHashMap<u64, Known>>);
 
 struct Known {
     mapping: Weak<Table>,
-    layout: Option<Arc<Layout>>,
+    table_lookups: Option<Arc<TableLookups>>,
     /// When the look-ups must be found out again; `None` if nothing is known yet.
     until: Option<Instant>,
     /// A worker is finding out the look-ups.
@@ -41,14 +41,14 @@ struct Known {
 
 impl Known {
     fn nothing(table: &Arc<Table>) -> Known {
-        Known { mapping: Arc::downgrade(table), layout: None, until: None, asked: false, rows: 0 }
+        Known { mapping: Arc::downgrade(table), table_lookups: None, until: None, asked: false, rows: 0 }
     }
 
-    fn lookups(&self) -> Lookups {
-        match &self.layout {
-            Some(layout) => Lookups::Known(Arc::clone(layout)),
-            None if self.asked || self.until.is_none() => Lookups::Asked,
-            None => Lookups::None,
+    fn lookups(&self) -> Answer {
+        match &self.table_lookups {
+            Some(table_lookups) => Answer::Known(Arc::clone(table_lookups)),
+            None if self.asked || self.until.is_none() => Answer::Asked,
+            None => Answer::None,
         }
     }
 }
@@ -59,37 +59,37 @@ impl KnownTables {
     }
 
     /// The look-ups of `table`. A table that no change came for yet counts as asked for.
-    pub(super) fn of(&self, table: &Table) -> Lookups {
-        self.lock().get(&table.id).map_or(Lookups::Asked, Known::lookups)
+    pub(crate) fn of(&self, table: &Table) -> Answer {
+        self.lock().get(&table.id).map_or(Answer::Asked, Known::lookups)
     }
 
     /// The look-ups of `table`, if they are known.
-    pub(super) fn layout(&self, table: &Table) -> Option<Arc<Layout>> {
-        self.lock().get(&table.id)?.layout.clone()
+    pub(crate) fn table_lookups(&self, table: &Table) -> Option<Arc<TableLookups>> {
+        self.lock().get(&table.id)?.table_lookups.clone()
     }
 
     /// The look-ups of `table`, of which `rows` have come, and whether a worker must find them out:
     /// they are unknown or too old, and enough rows have come. Only one caller is told so.
-    pub(super) fn ask(&self, table: &Arc<Table>, rows: usize, now: Instant) -> (Lookups, bool) {
+    pub(crate) fn ask(&self, table: &Arc<Table>, rows: usize, now: Instant) -> (Answer, bool) {
         let mut tables = self.lock();
         let known = entry(&mut tables, table);
         known.rows = known.rows.saturating_add(rows);
         let must_learn = known.until.is_none_or(|until| until <= now) && known.rows >= ROWS_MIN;
         if must_learn {
-            known.until = Some(now + LAYOUT_AGE_MAX);
+            known.until = Some(now + LOOKUPS_AGE_MAX);
             known.asked = true;
         }
         (known.lookups(), must_learn)
     }
 
     /// Takes the answer, which lasts this long; `None` if `table` has no look-ups at present.
-    pub(super) fn set(&self, table: &Arc<Table>, layout: Option<Arc<Layout>>, lasts: Duration) {
+    pub(crate) fn set(&self, table: &Arc<Table>, table_lookups: Option<Arc<TableLookups>>, lasts: Duration) {
         let until = Some(Instant::now() + lasts);
-        *entry(&mut self.lock(), table) = Known { layout, until, ..Known::nothing(table) };
+        *entry(&mut self.lock(), table) = Known { table_lookups, until, ..Known::nothing(table) };
     }
 
     #[cfg(test)]
-    pub(super) fn forget(&self, table: &Table) {
+    pub(crate) fn forget(&self, table: &Table) {
         self.lock().remove(&table.id);
     }
 }

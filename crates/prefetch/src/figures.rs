@@ -34,7 +34,7 @@ impl PrefetchFigures {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_mode(&self, mode: Option<&'static str>) {
+    pub(crate) fn set_mode(&self, mode: Option<&'static str>) {
         *self.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
     }
 
@@ -44,7 +44,7 @@ impl PrefetchFigures {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_trouble(&self, trouble: Option<String>) {
+    pub(crate) fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
@@ -56,7 +56,12 @@ impl PrefetchFigures {
         read_at != 0 && PgTimestamp::now().0 - read_at < READING_MICROS
     }
 
-    pub(super) fn note_reading(&self) {
+    pub(crate) fn note_reading(&self) {
         self.read_at.store(PgTimestamp::now().0, Ordering::Relaxed);
     }
+}
+
+/// Adds `n` to a figure.
+pub(crate) fn add(figure: &AtomicU64, n: u64) {
+    figure.fetch_add(n, Ordering::Relaxed);
 }

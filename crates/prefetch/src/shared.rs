@@ -11,56 +11,56 @@ use proto::pgoutput::{Column, Tuple};
 use tokio::sync::Notify;
 use txn::Op;
 
-use super::known::{KnownTables, Lookups};
-use super::layout::{Layout, Need, Written};
-use super::options::Options;
-use super::queue::{Bounds, Group, Queue, ROWS_MIN, Row, Taken, Whose};
-use crate::counters::{Counters, add};
+use crate::figures::{PrefetchFigures, add};
+use crate::known::{Answer, KnownTables};
+use crate::lookups::{Need, TableLookups, Written};
+use crate::options::PrefetchOptions;
+use crate::queue::{Bounds, Group, Queue, ROWS_MIN, Row, Taken, Whose};
 
 /// Initial size of a group. A group should take some tens of milliseconds.
-pub(super) const GROUP_ROWS: usize = 64;
+pub(crate) const GROUP_ROWS: usize = 64;
 /// Pages that may be ahead until the target has reported the size of its shared buffers.
-pub(super) const PAGES_AHEAD: u64 = 1_024;
+pub(crate) const PAGES_AHEAD: u64 = 1_024;
 /// Fewer rows are not worth a statement, and more gain nothing.
-pub(super) const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
+pub(crate) const STATEMENT_ROWS: std::ops::RangeInclusive<usize> = 64..=4_096;
 /// How many statements may be unfinished while pages are read ahead: one is executed and one waits.
 /// The next is made as soon as the first is done.
-pub(crate) const UNFINISHED: usize = 2;
+pub const UNFINISHED: usize = 2;
 /// Delay before groups that are too far ahead are looked at again. The applier writes some hundred
 /// rows meanwhile.
-pub(super) const NEARER: Duration = Duration::from_millis(5);
+pub(crate) const NEARER: Duration = Duration::from_millis(5);
 /// Pause after an error.
-pub(super) const TROUBLE: Duration = Duration::from_secs(60);
+pub(crate) const TROUBLE: Duration = Duration::from_secs(60);
 
 /// See the module.
-pub(super) struct Shared {
-    pub(super) options: Options,
-    pub(super) queue: Mutex<Queue>,
-    pub(super) known: KnownTables,
+pub(crate) struct Shared {
+    pub(crate) options: PrefetchOptions,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) known: KnownTables,
     /// Notified when there is work.
-    pub(super) ready: Notify,
-    pub(super) progress: Arc<Progress>,
-    pub(super) counters: Arc<Counters>,
-    pub(super) hands: AtomicU64,
-    pub(super) group_rows: AtomicUsize,
-    pub(super) pages_ahead: AtomicU64,
+    pub(crate) ready: Notify,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) figures: Arc<PrefetchFigures>,
+    pub(crate) hands: AtomicU64,
+    pub(crate) group_rows: AtomicUsize,
+    pub(crate) pages_ahead: AtomicU64,
     /// Number of workers that may connect.
-    pub(super) workers: AtomicUsize,
+    pub(crate) workers: AtomicUsize,
     /// After an error, nothing is looked up until this time.
-    pub(super) trouble: Mutex<Option<Instant>>,
+    pub(crate) trouble: Mutex<Option<Instant>>,
 }
 
 /// A worker's next job.
-pub(super) enum Job {
+pub(crate) enum Job {
     Learn(Arc<Table>),
     LookUp(Group),
 }
 
 impl Shared {
-    pub(super) fn new(
-        options: Options,
+    pub(crate) fn new(
+        options: PrefetchOptions,
         progress: &Arc<Progress>,
-        counters: &Arc<Counters>,
+        figures: &Arc<PrefetchFigures>,
         workers: usize,
     ) -> Shared {
         Shared {
@@ -69,7 +69,7 @@ impl Shared {
             known: KnownTables::default(),
             ready: Notify::new(),
             progress: Arc::clone(progress),
-            counters: Arc::clone(counters),
+            figures: Arc::clone(figures),
             hands: AtomicU64::new(0),
             group_rows: AtomicUsize::new(GROUP_ROWS),
             pages_ahead: AtomicU64::new(PAGES_AHEAD),
@@ -78,11 +78,11 @@ impl Shared {
         }
     }
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
             rows_max: self.group_rows.load(Ordering::Relaxed),
             pages_max: self.pages_ahead.load(Ordering::Relaxed),
@@ -91,14 +91,14 @@ impl Shared {
 
     /// Rows of a statement, with `lookups` look-ups for each. The pages of [`UNFINISHED`]
     /// statements and one more must fit in memory.
-    pub(super) fn statement_rows(&self, lookups: usize) -> usize {
+    pub(crate) fn statement_rows(&self, lookups: usize) -> usize {
         let pages = usize::try_from(self.pages_ahead.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         (pages / (1 + lookups) / (UNFINISHED + 1)).clamp(*STATEMENT_ROWS.start(), *STATEMENT_ROWS.end())
     }
 
     /// The look-ups of `table`, of which `rows` have come. If they are unknown or too old, a worker
     /// finds them out. No session connects for only a few rows.
-    pub(super) fn layout(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Lookups {
+    pub(crate) fn table_lookups(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Answer {
         let (lookups, must_learn) = self.known.ask(table, rows, now);
         if must_learn {
             self.queue().unknown.push_back(Arc::clone(table));
@@ -108,52 +108,52 @@ impl Shared {
     }
 
     /// Takes up the changes that came while the look-ups of `table` were found out.
-    pub(super) fn learned(&self, table: &Arc<Table>) {
+    pub(crate) fn learned(&self, table: &Arc<Table>) {
         let waited = self.queue().take_waiting(table);
         for (op, commit) in waited {
             self.coming(table, &op, commit);
         }
     }
 
-    pub(super) fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
+    pub(crate) fn coming(&self, table: &Arc<Table>, op: &Op, commit: Lsn) {
         let now = Instant::now();
         if self.is_in_trouble(now) {
             return;
         }
-        let layout = match self.layout(table, 1, now) {
-            Lookups::Known(layout) => layout,
-            Lookups::Asked => {
+        let table_lookups = match self.table_lookups(table, 1, now) {
+            Answer::Known(table_lookups) => table_lookups,
+            Answer::Asked => {
                 let applied = self.progress.snapshot().applied;
                 return self.queue().wait(table, op, commit, applied);
             }
-            Lookups::None => return,
+            Answer::None => return,
         };
         let whose = Whose::Commit(commit);
         match op {
-            Op::Insert(new) => self.look_up(table, &layout, &[(Need::NewRow, new)], whose, now),
-            Op::Delete(old) => self.look_up(table, &layout, &[(Need::Row, &old.tuple)], whose, now),
+            Op::Insert(new) => self.look_up(table, &table_lookups, &[(Need::NewRow, new)], whose, now),
+            Op::Delete(old) => self.look_up(table, &table_lookups, &[(Need::Row, &old.tuple)], whose, now),
             Op::Update { old: Some(old), new } if !same_key(table, &old.tuple, new) => {
                 let needs = [(Need::Row, &old.tuple), (Need::NewRow, new)];
-                self.look_up(table, &layout, &needs, whose, now);
+                self.look_up(table, &table_lookups, &needs, whose, now);
             }
             Op::Update { new, .. } => {
                 // A value that was not sent did not change, so only the row is needed.
-                let whole = layout.new_version.is_some() && !new.has_unchanged();
+                let whole = table_lookups.new_version.is_some() && !new.has_unchanged();
                 let need = if whole { Need::NewVersion } else { Need::Row };
-                self.look_up(table, &layout, &[(need, new)], whose, now);
+                self.look_up(table, &table_lookups, &[(need, new)], whose, now);
             }
         }
     }
 
-    pub(super) fn look_up(
+    pub(crate) fn look_up(
         &self,
         table: &Arc<Table>,
-        layout: &Arc<Layout>,
+        table_lookups: &Arc<TableLookups>,
         needs: &[(Need, &Tuple)],
         whose: Whose,
         now: Instant,
     ) {
-        let awake = |need| layout.lookups(need).iter().any(|lookup| lookup.gauge.is_awake(now));
+        let awake = |need| table_lookups.lookups(need).iter().any(|lookup| lookup.gauge.is_awake(now));
         let Whose::Commit(commit) = whose else { return };
         if !needs.iter().any(|(need, _)| awake(*need)) {
             return;
@@ -164,21 +164,28 @@ impl Shared {
         let mut dropped = 0;
         for (need, tuple) in needs.iter().filter(|(need, _)| awake(*need)) {
             let values: Vec<Column<'_>> = tuple.columns().collect();
-            let row = Row { table, layout, need: *need, whose, values: &values, binary: self.options.binary };
-            let pages = 1 + layout.lookups(*need).len() as u64;
+            let row = Row {
+                table,
+                table_lookups,
+                need: *need,
+                whose,
+                values: &values,
+                binary: self.options.binary,
+            };
+            let pages = 1 + table_lookups.lookups(*need).len() as u64;
             let mut queue = self.queue();
             queue.come(commit, pages, applied);
             let taken = queue.push(&row, bounds, now);
             ready |= taken == Taken::Ready;
             dropped += u64::from(taken == Taken::No);
         }
-        add(&self.counters.prefetch.dropped, dropped);
+        add(&self.figures.dropped, dropped);
         if ready {
             self.ready.notify_waiters();
         }
     }
 
-    pub(super) fn in_hand(
+    pub(crate) fn in_hand(
         &self,
         table: &Arc<Table>,
         written: Written,
@@ -191,9 +198,9 @@ impl Shared {
         if self.is_in_trouble(now) {
             return;
         }
-        let Lookups::Known(layout) = self.layout(table, ROWS_MIN, now) else { return };
-        let need = layout.need(written, columns);
-        let lookups = layout.lookups(need);
+        let Answer::Known(table_lookups) = self.table_lookups(table, ROWS_MIN, now) else { return };
+        let need = table_lookups.need(written, columns);
+        let lookups = table_lookups.lookups(need);
         if !lookups.iter().any(|lookup| lookup.gauge.is_awake(now)) {
             return;
         }
@@ -206,11 +213,17 @@ impl Shared {
         let bounds = Bounds { rows_max: bounds.rows_max.min(share.max(ROWS_MIN)), ..bounds };
         let (mut taken, whose) = (0, Whose::Hand(hand));
         if let Some(up_to) = up_to {
-            self.queue().overtake(&layout, up_to);
+            self.queue().overtake(&table_lookups, up_to);
         }
         while walk.next(columns, &mut values) {
-            let row =
-                Row { table, layout: &layout, need, whose, values: &values, binary: self.options.binary };
+            let row = Row {
+                table,
+                table_lookups: &table_lookups,
+                need,
+                whose,
+                values: &values,
+                binary: self.options.binary,
+            };
             let full = self.queue().push(&row, bounds, now) == Taken::No;
             if full {
                 break;
@@ -221,12 +234,12 @@ impl Shared {
             }
         }
         self.ready.notify_waiters();
-        add(&self.counters.prefetch.dropped, rows.rows() - taken as u64);
+        add(&self.figures.dropped, rows.rows() - taken as u64);
     }
 
     /// Waits for the next job of worker `number`. All workers but the first help only where a probe
     /// has shown that look-ups pay.
-    pub(super) async fn next(&self, number: usize) -> Job {
+    pub(crate) async fn next(&self, number: usize) -> Job {
         loop {
             let ready = self.ready.notified();
             tokio::pin!(ready);
@@ -244,7 +257,7 @@ impl Shared {
     }
 
     /// The next job. Without one, whether a group waits that is still too far ahead.
-    pub(super) fn take(&self, number: usize) -> (Option<Job>, bool) {
+    pub(crate) fn take(&self, number: usize) -> (Option<Job>, bool) {
         if number >= self.workers.load(Ordering::Relaxed) {
             return (None, false);
         }
@@ -257,11 +270,11 @@ impl Shared {
         let applied = self.progress.snapshot().applied;
         let bounds = self.bounds();
         let (group, dropped) = queue.take(applied, bounds, |group| number == 0 || group.is_on());
-        add(&self.counters.prefetch.dropped, dropped as u64);
+        add(&self.figures.dropped, dropped as u64);
         (group.map(Job::LookUp), queue.waits_for_applier(bounds))
     }
 
-    pub(super) fn is_in_trouble(&self, now: Instant) -> bool {
+    pub(crate) fn is_in_trouble(&self, now: Instant) -> bool {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match *trouble {
             Some(until) if now < until => true,
@@ -274,15 +287,15 @@ impl Shared {
     }
 
     /// Pauses all look-ups because of `why`, and logs it once while that lasts.
-    pub(super) fn fail(&self, why: String) {
-        if self.counters.prefetch.trouble().is_none() {
+    pub(crate) fn fail(&self, why: String) {
+        if self.figures.trouble().is_none() {
             tracing::warn!(
                 subscription = %self.options.subscription,
                 "prefetch is off for {} s, and as long as it lasts: {why}", TROUBLE.as_secs()
             );
         }
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + TROUBLE);
-        self.counters.prefetch.set_trouble(Some(why));
+        self.figures.set_trouble(Some(why));
         self.queue().clear();
     }
 }

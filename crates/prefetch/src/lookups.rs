@@ -1,7 +1,7 @@
 //! Which pages a change of a table will need, expressed as look-ups.
 //!
 //! This module takes a mapped table and the target's catalog data about its indexes, and returns
-//! SQL. It does no I/O: [`super::target`] reads the catalogs and checks the plans.
+//! SQL. It does no I/O: [`indexes`] reads the catalogs and checks the plans.
 //!
 //! | change                      | `identity`                     | `all` adds                |
 //! |-----------------------------|--------------------------------|---------------------------|
@@ -35,53 +35,56 @@ use plan::{
     sql::Shape,
 };
 
-use super::gauge::Gauge;
-use super::options::Mode;
+use crate::gauge::Gauge;
+use crate::options::PrefetchMode;
 
 /// What a set does to its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub enum Written {
+    /// It inserts them.
     Inserted,
+    /// It updates them.
     Updated,
+    /// It deletes them.
     Deleted,
 }
 
 /// A key column of a B-tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct KeyColumn {
-    pub(super) name: String,
+pub(crate) struct KeyColumn {
+    pub(crate) name: String,
     /// Operators of the index's own operator class, as SQL.
-    pub(super) less: String,
-    pub(super) equal: String,
-    pub(super) greater: String,
+    pub(crate) less: String,
+    pub(crate) equal: String,
+    pub(crate) greater: String,
     /// ` COLLATE ...`, if the index's collation differs from the column's.
-    pub(super) collate: String,
+    pub(crate) collate: String,
     /// The text behind the column in ORDER BY that gives the index's order.
-    pub(super) order: String,
+    pub(crate) order: String,
 }
 
 /// A valid B-tree of the target that is not partial and has no expressions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Index {
-    pub(super) oid: u32,
+pub(crate) struct Index {
+    pub(crate) oid: u32,
     /// The name as EXPLAIN shows it.
-    pub(super) name: String,
-    pub(super) keys: Vec<KeyColumn>,
+    pub(crate) name: String,
+    pub(crate) keys: Vec<KeyColumn>,
 }
 
 /// The indexes of a table, as the catalogs describe them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Indexes {
-    pub(super) table_oid: u32,
-    pub(super) btrees: Vec<Index>,
+pub(crate) struct Indexes {
+    pub(crate) table_oid: u32,
+    pub(crate) btrees: Vec<Index>,
     /// Columns in indexes of any kind, their expressions and predicates, that keep an UPDATE from
     /// being HOT.
-    pub(super) hot_blocking: Vec<String>,
+    pub(crate) hot_blocking: Vec<String>,
 }
 
-/// The pages that a change needs; [`Layout::lookups`] has the look-ups for each.
+/// The pages that a change needs; [`TableLookups::lookups`] has the look-ups for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Need {
+pub(crate) enum Need {
     /// The row of a key.
     Row,
     /// The row of a key, and the leaves that its new version enters.
@@ -92,30 +95,30 @@ pub(super) enum Need {
 
 /// A statement that reads pages for many rows.
 #[derive(Debug)]
-pub(super) struct Lookup {
-    pub(super) shape: Arc<Shape>,
+pub(crate) struct Lookup {
+    pub(crate) shape: Arc<Shape>,
     /// Positions, in the source's tuple, of the values that it takes.
-    pub(super) columns: Vec<usize>,
+    pub(crate) columns: Vec<usize>,
     /// Names of the indexes that it must use; with `reads_row` also the identity's.
-    pub(super) indexes: Vec<String>,
-    pub(super) reads_row: bool,
-    /// The relation of the layout that it reads; `None` for all of them.
-    pub(super) relation: Option<usize>,
-    pub(super) gauge: Gauge,
+    pub(crate) indexes: Vec<String>,
+    pub(crate) reads_row: bool,
+    /// The relation of the table_lookups that it reads; `None` for all of them.
+    pub(crate) relation: Option<usize>,
+    pub(crate) gauge: Gauge,
 }
 
 /// The look-ups of a table.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(crate) struct TableLookups {
     /// Distinguishes layouts within one process.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// The catalog data that it was made from.
-    pub(super) made_of: Indexes,
+    pub(crate) made_of: Indexes,
     /// The table and its B-trees.
-    pub(super) relations: Vec<u32>,
-    pub(super) row: Option<Lookup>,
-    pub(super) new_version: Option<Lookup>,
-    pub(super) new_row: Vec<Lookup>,
+    pub(crate) relations: Vec<u32>,
+    pub(crate) row: Option<Lookup>,
+    pub(crate) new_version: Option<Lookup>,
+    pub(crate) new_row: Vec<Lookup>,
     /// The look-up of `new_row` that was first seen to read.
     order: OnceLock<usize>,
 }
@@ -123,14 +126,14 @@ pub(super) struct Layout {
 const TEXT: Oid = Oid(25);
 const TEXT_ARRAY: Oid = Oid(1009);
 
-static LAYOUTS: AtomicU64 = AtomicU64::new(0);
+static TABLES: AtomicU64 = AtomicU64::new(0);
 
-impl Layout {
-    pub(super) fn new(table: &Table, indexes: &Indexes, mode: Mode, binary: bool) -> Layout {
-        let id = LAYOUTS.fetch_add(1, Ordering::Relaxed);
+impl TableLookups {
+    pub(crate) fn new(table: &Table, indexes: &Indexes, mode: PrefetchMode, binary: bool) -> TableLookups {
+        let id = TABLES.fetch_add(1, Ordering::Relaxed);
         let relations =
             std::iter::once(indexes.table_oid).chain(indexes.btrees.iter().map(|index| index.oid));
-        let mut layout = Layout {
+        let mut table_lookups = TableLookups {
             id,
             made_of: indexes.clone(),
             relations: relations.collect(),
@@ -140,13 +143,13 @@ impl Layout {
             order: OnceLock::new(),
         };
         if table.partitioned {
-            return layout;
+            return table_lookups;
         }
         let making = Making { table, binary, id };
         if table.lookup == Located::UniqueKey {
-            layout.row = Some(making.row());
+            table_lookups.row = Some(making.row());
         }
-        if mode == Mode::All {
+        if mode == PrefetchMode::All {
             // Only indexes whose every value the source sends.
             let whole = || {
                 let position = |key: &KeyColumn| making.position(&key.name);
@@ -154,17 +157,17 @@ impl Layout {
                     Some((number, index, index.keys.iter().map(position).collect::<Option<Vec<_>>>()?))
                 })
             };
-            layout.new_row =
+            table_lookups.new_row =
                 whole().map(|(number, index, columns)| making.new_row(number, index, columns)).collect();
             if table.lookup == Located::UniqueKey {
-                layout.new_version = making.new_version(whole().collect(), &indexes.hot_blocking);
+                table_lookups.new_version = making.new_version(whole().collect(), &indexes.hot_blocking);
             }
         }
-        layout
+        table_lookups
     }
 
     /// The need of rows that are `written`, with values for `columns`.
-    pub(super) fn need(&self, written: Written, columns: &[usize]) -> Need {
+    pub(crate) fn need(&self, written: Written, columns: &[usize]) -> Need {
         let has = |lookup: &Lookup| lookup.columns.iter().all(|column| columns.contains(column));
         match written {
             Written::Inserted => Need::NewRow,
@@ -176,7 +179,7 @@ impl Layout {
     /// The columns of the index, other than that of `key`, whose leaves had to be read for new
     /// rows. The choice stays: rows sorted by that index hardly read it any more, but rows sorted
     /// otherwise would.
-    pub(super) fn order(&self, key: &[usize]) -> Option<Vec<usize>> {
+    pub(crate) fn order(&self, key: &[usize]) -> Option<Vec<usize>> {
         let reads = |lookup: &Lookup| lookup.columns != key && lookup.gauge.is_on();
         let at = match self.order.get() {
             Some(at) => *at,
@@ -189,7 +192,7 @@ impl Layout {
     }
 
     /// The look-ups for a need.
-    pub(super) fn lookups(&self, need: Need) -> &[Lookup] {
+    pub(crate) fn lookups(&self, need: Need) -> &[Lookup] {
         match need {
             Need::Row => self.row.as_slice(),
             Need::NewVersion => self.new_version.as_slice(),
@@ -197,13 +200,13 @@ impl Layout {
         }
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Lookup> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Lookup> {
         self.row.iter().chain(&self.new_version).chain(&self.new_row)
     }
 
     /// The statement that counts pages of these relations in the session's transaction: how many it
     /// requested, and how many were in memory.
-    pub(super) fn measure_sql(&self) -> String {
+    pub(crate) fn measure_sql(&self) -> String {
         let mut sql = "SELECT ".to_owned();
         for (number, oid) in self.relations.iter().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
@@ -380,13 +383,13 @@ impl Making<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
 
     use plan::fixtures;
 
     use super::*;
 
-    pub(in crate::prefetch) fn index(oid: u32, name: &str, columns: &[&str]) -> Index {
+    pub(crate) fn index(oid: u32, name: &str, columns: &[&str]) -> Index {
         let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");
         let key = |name: &&str| KeyColumn {
             name: (*name).to_owned(),
@@ -399,39 +402,39 @@ pub(super) mod tests {
         Index { oid, name: name.to_owned(), keys: columns.iter().map(key).collect() }
     }
 
-    pub(in crate::prefetch) fn indexes(btrees: &[(&str, &[&str])], hot_blocking: &[&str]) -> Indexes {
+    pub(crate) fn indexes(btrees: &[(&str, &[&str])], hot_blocking: &[&str]) -> Indexes {
         let btrees = (1..).zip(btrees).map(|(oid, (name, columns))| index(oid, name, columns)).collect();
         let hot_blocking = hot_blocking.iter().map(|name| (*name).to_owned()).collect();
         Indexes { table_oid: 100, btrees, hot_blocking }
     }
 
-    fn layout(mode: Mode, indexes: &Indexes) -> Layout {
-        Layout::new(&fixtures::table(), indexes, mode, true)
+    fn table_lookups(mode: PrefetchMode, indexes: &Indexes) -> TableLookups {
+        TableLookups::new(&fixtures::table(), indexes, mode, true)
     }
 
     /// The indexes whose leaves are read for a need.
-    fn entered(layout: &Layout, need: Need) -> Vec<String> {
-        layout.lookups(need).iter().flat_map(|lookup| lookup.indexes.clone()).collect()
+    fn entered(table_lookups: &TableLookups, need: Need) -> Vec<String> {
+        table_lookups.lookups(need).iter().flat_map(|lookup| lookup.indexes.clone()).collect()
     }
 
     #[test]
     fn r1_an_insert_enters_every_btree_and_an_update_all_but_the_identitys() {
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"]), ("t_ba", &["b", "a"])], &["id", "a", "b"]);
-        let all = layout(Mode::All, &of);
+        let all = table_lookups(PrefetchMode::All, &of);
         assert_eq!(entered(&all, Need::NewRow), ["t_pkey", "t_a", "t_ba"]);
         assert_eq!(entered(&all, Need::NewVersion), ["t_a", "t_ba"]);
         assert!(entered(&all, Need::Row).is_empty() && all.row.as_ref().unwrap().reads_row);
         assert_eq!(all.new_version.as_ref().unwrap().columns, [0, 1, 2]);
         assert_eq!(all.new_row[2].columns, [2, 1]);
 
-        let identity = layout(Mode::Identity, &of);
+        let identity = table_lookups(PrefetchMode::Identity, &of);
         assert!(identity.row.is_some() && identity.new_version.is_none() && identity.new_row.is_empty());
     }
 
     #[test]
     fn new_rows_are_written_in_the_order_of_an_index_that_reads_and_stay_so() {
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"]), ("t_ba", &["b", "a"])], &["id", "a", "b"]);
-        let all = layout(Mode::All, &of);
+        let all = table_lookups(PrefetchMode::All, &of);
         let now = std::time::Instant::now();
         let note = |at: usize, reads| all.new_row[at].gauge.note(10_000, reads, now);
         note(0, 10_000);
@@ -445,19 +448,19 @@ pub(super) mod tests {
 
     #[test]
     fn r1_an_update_that_can_only_be_hot_reads_no_leaf() {
-        let all = layout(Mode::All, &indexes(&[("t_pkey", &["id"])], &["id"]));
+        let all = table_lookups(PrefetchMode::All, &indexes(&[("t_pkey", &["id"])], &["id"]));
         assert!(all.row.is_some() && all.new_version.is_none());
         assert_eq!(entered(&all, Need::NewRow), ["t_pkey"]);
         // A new version can also enter every index because of a column that only an expression
         // uses, so that column is compared.
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a", "b"]);
-        assert_eq!(layout(Mode::All, &of).new_version.unwrap().columns, [0, 1, 2]);
+        assert_eq!(table_lookups(PrefetchMode::All, &of).new_version.unwrap().columns, [0, 1, 2]);
     }
 
     #[test]
     fn an_index_over_a_column_that_is_not_sent_is_left_alone() {
-        let all = layout(
-            Mode::All,
+        let all = table_lookups(
+            PrefetchMode::All,
             &indexes(&[("t_pkey", &["id"]), ("t_extra", &["a", "extra"])], &["id", "a", "extra"]),
         );
         assert_eq!(entered(&all, Need::NewRow), ["t_pkey"]);
@@ -471,17 +474,18 @@ pub(super) mod tests {
         target.unique_keys.clear();
         let relation = fixtures::relation(proto::pgoutput::ReplicaIdentity::Default);
         let table = Table::map(1, Arc::clone(&relation), &target).unwrap();
-        let keyless = Layout::new(&table, &of, Mode::All, true);
+        let keyless = TableLookups::new(&table, &of, PrefetchMode::All, true);
         assert!(keyless.row.is_none() && keyless.new_version.is_none());
         assert_eq!(entered(&keyless, Need::NewRow), ["t_a"]);
         target.partitioned = true;
-        let partitioned = Layout::new(&Table::map(1, relation, &target).unwrap(), &of, Mode::All, true);
+        let partitioned =
+            TableLookups::new(&Table::map(1, relation, &target).unwrap(), &of, PrefetchMode::All, true);
         assert_eq!(partitioned.all().count(), 0);
     }
 
     #[test]
     fn the_forms_of_the_statements() {
-        let all = layout(Mode::All, &indexes(&[("t_ba", &["b", "a"])], &["a", "b"]));
+        let all = table_lookups(PrefetchMode::All, &indexes(&[("t_ba", &["b", "a"])], &["a", "b"]));
         assert_eq!(
             all.new_row[0].shape.sql,
             "SELECT FROM (SELECT pg_catalog.unnest($1) AS c0, pg_catalog.unnest($2) AS c1 ORDER BY 1, 2) AS s \
@@ -489,7 +493,7 @@ pub(super) mod tests {
              AND t.\"a\" OPERATOR(pg_catalog.>) s.c1 AND t.\"a\" OPERATOR(pg_catalog.<) s.c1 \
              ORDER BY t.\"a\" USING OPERATOR(pg_catalog.<) NULLS LAST LIMIT 1) AS i"
         );
-        let text = Layout::new(&fixtures::table(), &Indexes::default(), Mode::Identity, false);
+        let text = TableLookups::new(&fixtures::table(), &Indexes::default(), PrefetchMode::Identity, false);
         let row = text.row.unwrap();
         assert_eq!(
             row.shape.sql,

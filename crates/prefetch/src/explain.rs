@@ -8,7 +8,7 @@ use plan::sql::Shape;
 ///
 /// # Errors
 /// The server's: the table may have been dropped, or the role may not read it.
-pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String>, client::Error> {
+pub async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String>, client::Error> {
     let types: Vec<String> = shape.parameter_types.iter().map(|oid| oid.0.to_string()).collect();
     // A statement prepared by the protocol cannot be explained before its first execution, so this
     // explains its twin in SQL.
@@ -28,7 +28,7 @@ pub(crate) async fn explain(wire: &mut Wire, shape: &Shape) -> Result<Vec<String
 
 /// Returns the line of `plan` that reads a whole table or a whole index. No statement whose rows an
 /// index finds may do that.
-pub(crate) fn whole_scan(plan: &[String]) -> Option<&str> {
+pub fn whole_scan(plan: &[String]) -> Option<&str> {
     let plain = |line: &'_ str| -> usize { line.len() - line.trim_start_matches([' ', '-', '>']).len() };
     plan.iter().enumerate().find_map(|(at, line)| {
         let scan = &line[plain(line)..];

@@ -19,13 +19,13 @@ use plan::{Statement, Table};
 use proto::frame::ServerError;
 use rustc_hash::FxHashSet;
 
-use super::gauge::Turn;
-use super::known::LAYOUT_AGE_MAX;
-use super::layout::Lookup;
-use super::queue::{Group, ROWS_MIN};
-use super::shared::{Job, Shared, TROUBLE};
-use super::target;
-use crate::counters::add;
+use crate::figures::add;
+use crate::gauge::Turn;
+use crate::indexes;
+use crate::known::LOOKUPS_AGE_MAX;
+use crate::lookups::Lookup;
+use crate::queue::{Group, ROWS_MIN};
+use crate::shared::{Job, Shared, TROUBLE};
 
 /// Without a setting, prefetching takes at most one of this many connections that the target has
 /// left.
@@ -81,7 +81,7 @@ struct Session {
 }
 
 /// Runs look-ups until this future is dropped.
-pub(super) async fn work(shared: Arc<Shared>, number: usize) {
+pub(crate) async fn work(shared: Arc<Shared>, number: usize) {
     let mut session = None;
     loop {
         let Ok(job) = tokio::time::timeout(IDLE, shared.next(number)).await else {
@@ -104,7 +104,7 @@ pub(super) async fn work(shared: Arc<Shared>, number: usize) {
             Job::LookUp(group) => look_up(&shared, connected, group).await,
         };
         if let Err(error) = done {
-            shared.counters.prefetch.workers.fetch_sub(1, Ordering::Relaxed);
+            shared.figures.workers.fetch_sub(1, Ordering::Relaxed);
             session = None;
             refused(&shared, number, &error).await;
         }
@@ -113,7 +113,7 @@ pub(super) async fn work(shared: Arc<Shared>, number: usize) {
 
 async fn leave(shared: &Shared, session: &mut Option<Session>) {
     if let Some(session) = session.take() {
-        shared.counters.prefetch.workers.fetch_sub(1, Ordering::Relaxed);
+        shared.figures.workers.fetch_sub(1, Ordering::Relaxed);
         session.wire.close().await;
     }
 }
@@ -136,8 +136,8 @@ async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Erro
     if number == 0 {
         measure_target(shared, &mut wire).await?;
     }
-    shared.counters.prefetch.workers.fetch_add(1, Ordering::Relaxed);
-    shared.counters.prefetch.set_trouble(None);
+    shared.figures.workers.fetch_add(1, Ordering::Relaxed);
+    shared.figures.set_trouble(None);
     Ok(Session { wire, prepared: FxHashSet::default() })
 }
 
@@ -171,20 +171,20 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
 /// handles a lost connection.
 async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
     let (mode, binary) = (shared.options.mode, shared.options.binary);
-    let known = shared.known.layout(table);
+    let known = shared.known.table_lookups(table);
     let learned = async {
         if let Some(known) = known {
-            let indexes = target::read_indexes(&mut session.wire, table).await?;
+            let indexes = indexes::read_indexes(&mut session.wire, table).await?;
             if known.made_of == indexes {
                 return Ok(known);
             }
         }
-        target::learn(&mut session.wire, table, mode, binary).await.map(Arc::new)
+        indexes::learn(&mut session.wire, table, mode, binary).await.map(Arc::new)
     };
     match learned.await {
-        Ok(layout) => {
-            tracing::debug!(table = %table.name, lookups = layout.all().count(), "learned what to prefetch");
-            shared.known.set(table, Some(layout), LAYOUT_AGE_MAX);
+        Ok(table_lookups) => {
+            tracing::debug!(table = %table.name, lookups = table_lookups.all().count(), "learned what to prefetch");
+            shared.known.set(table, Some(table_lookups), LOOKUPS_AGE_MAX);
             shared.learned(table);
             Ok(())
         }
@@ -213,8 +213,8 @@ fn not_prefetched(shared: &Shared, table: &Arc<Table>, why: &dyn std::fmt::Displ
 
 async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result<(), client::Error> {
     let started = Instant::now();
-    let Group { table, layout, need, mut sets, rows, .. } = group;
-    let lookups = layout.lookups(need);
+    let Group { table, table_lookups, need, mut sets, rows, .. } = group;
+    let lookups = table_lookups.lookups(need);
     sets.retain(|(number, _)| lookups[*number].gauge.is_awake(started));
     let asked: Vec<&Lookup> = sets.iter().map(|(number, _)| &lookups[*number]).collect();
     let sets = sets.into_iter().map(|(_, set)| set).zip(&asked);
@@ -223,8 +223,8 @@ async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result
     if statements.is_empty() {
         return Ok(());
     }
-    let measure = format!("prefetch{}_measure", layout.id);
-    let result = run(session, &measure, &layout.measure_sql(), &statements).await?;
+    let measure = format!("prefetch{}_measure", table_lookups.id);
+    let result = run(session, &measure, &table_lookups.measure_sql(), &statements).await?;
     if let Some(error) = &result.error {
         return failed(shared, session, &table, error).await;
     }
@@ -234,7 +234,8 @@ async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result
     let grown: Vec<u64> =
         after.iter().zip(&before).map(|(after, before)| after.saturating_sub(*before)).collect();
     for lookup in asked {
-        let relations = lookup.relation.map_or(0..layout.relations.len(), |relation| relation..relation + 1);
+        let relations =
+            lookup.relation.map_or(0..table_lookups.relations.len(), |relation| relation..relation + 1);
         let of = |half: usize| -> u64 { relations.clone().filter_map(|n| grown.get(2 * n + half)).sum() };
         note(shared, &table, lookup, rows as u64, Pages { fetched: of(0), hit: of(1) });
     }
@@ -250,7 +251,7 @@ struct Pages {
 
 fn note(shared: &Shared, table: &Table, lookup: &Lookup, rows: u64, pages: Pages) {
     let Pages { fetched, hit } = pages;
-    let figures = &shared.counters.prefetch;
+    let figures = &shared.figures;
     add(&figures.rows, rows);
     add(&figures.blocks_fetched, fetched);
     add(&figures.blocks_hit, hit);

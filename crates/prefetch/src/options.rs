@@ -5,7 +5,7 @@ use client::ConnInfo;
 
 /// Which pages are read ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum PrefetchMode {
     /// Nothing.
     Off,
     /// The replica identity's index and heap pages of rows that change.
@@ -14,25 +14,25 @@ pub enum Mode {
     All,
 }
 
-impl Mode {
-    pub(super) fn word(self) -> Option<&'static str> {
+impl PrefetchMode {
+    pub(crate) fn word(self) -> Option<&'static str> {
         match self {
-            Mode::Off => None,
-            Mode::Identity => Some("identity"),
-            Mode::All => Some("all"),
+            PrefetchMode::Off => None,
+            PrefetchMode::Identity => Some("identity"),
+            PrefetchMode::All => Some("all"),
         }
     }
 }
 
 /// Settings of prefetching.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct PrefetchOptions {
     /// The target's address.
     pub target: ConnInfo,
     /// Names the sessions.
     pub subscription: SubscriptionName,
     /// Which pages are read.
-    pub mode: Mode,
+    pub mode: PrefetchMode,
     /// Maximum number of sessions; `None` for as many as the target can spare.
     pub workers: Option<usize>,
     /// The stream's values are in binary form where types have one.

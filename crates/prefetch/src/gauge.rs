@@ -39,7 +39,7 @@ enum State {
 
 /// A change of state that others must know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// A probe has shown that look-ups pay.
     On,
     /// Look-ups no longer pay.
@@ -48,7 +48,7 @@ pub(super) enum Turn {
 
 /// Measures one look-up.
 #[derive(Debug)]
-pub(super) struct Gauge(Mutex<Inner>);
+pub(crate) struct Gauge(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -66,7 +66,7 @@ impl Inner {
 }
 
 impl Gauge {
-    pub(super) fn new() -> Gauge {
+    pub(crate) fn new() -> Gauge {
         Gauge(Mutex::new(Inner { state: State::Probing, rows: 0, reads: 0, pause: PAUSE }))
     }
 
@@ -75,7 +75,7 @@ impl Gauge {
     }
 
     /// Whether to look up at all. Begins a probe when a pause is over.
-    pub(super) fn is_awake(&self, now: Instant) -> bool {
+    pub(crate) fn is_awake(&self, now: Instant) -> bool {
         let mut inner = self.inner();
         if let State::Paused(until) = inner.state {
             if now < until {
@@ -86,12 +86,12 @@ impl Gauge {
         true
     }
 
-    pub(super) fn is_on(&self) -> bool {
+    pub(crate) fn is_on(&self) -> bool {
         self.inner().state == State::On
     }
 
     /// Counts `rows` that were looked up, for which `reads` pages had to be read.
-    pub(super) fn note(&self, rows: u64, reads: u64, now: Instant) -> Option<Turn> {
+    pub(crate) fn note(&self, rows: u64, reads: u64, now: Instant) -> Option<Turn> {
         let mut inner = self.inner();
         inner.rows += rows;
         inner.reads += reads;
