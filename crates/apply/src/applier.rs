@@ -6,8 +6,8 @@
 //! The size of a batch follows from the load; no setting chooses it. The planner hands over whole
 //! transactions as soon as the executor is idle. While the target keeps up, each transaction goes
 //! by itself. The further the target is behind, the more transactions are folded into one. The
-//! planner folds the backlog batch by batch as it gathers ([`crate::settled`]). The limits only
-//! bound memory.
+//! planner folds the backlog batch by batch as it gathers ([`crate::folded_backlog`]). The limits
+//! only bound memory.
 //!
 //! The planner hands over a transaction larger than a batch in parts: one is executed, one waits
 //! and one grows. The target commits the transaction when its commit has come. Where other
@@ -40,17 +40,17 @@ use txn::{Assembler, Begin, Block, Event, Input, Spool};
 use self::executing::start;
 use self::options::AHEAD_ROWS;
 pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
-use crate::catalog::Catalog;
 use crate::chunk::Chunk;
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::span;
-use crate::gate::{Intake, Passed};
+use crate::folded_backlog::{FILES_MAX, FoldedBacklog, Room};
 use crate::join::{Asides, JoinRequests, Part, Request};
 use crate::large::Growing;
+use crate::mapping::Mappings;
 use crate::open_transaction::{Ended, Start, Told};
-use crate::settled::{FILES_MAX, Room, Settled};
-use crate::shared::{Kept, Shared};
+use crate::shared_progress::{PerTransactionCost, SharedProgress};
+use crate::snapshot_gate::{Passage, Passed};
 use crate::target::Target;
 use crate::work::Work;
 
@@ -92,7 +92,8 @@ pub async fn apply(
 ) -> Result<(), Error> {
     counters.begin();
     let (prefetch, _looking_up) = Prefetch::start(options.prefetch.clone(), &progress, &counters.prefetch);
-    let shared = Shared::new(Arc::clone(&counters), progress).telling(Arc::clone(&target.catalog.changed));
+    let shared =
+        SharedProgress::new(Arc::clone(&counters), progress).telling(Arc::clone(&target.mappings.changed));
     let sessions = target.sessions.wires.len();
     let workers = sessions.min(options.workers);
     let relaxed = options.is_relaxed(workers);
@@ -100,7 +101,7 @@ pub async fn apply(
     let shared = Arc::new(if relaxed { shared.relaxed(prefix) } else { shared });
     let fitting = shared.fitting();
     let kept = Arc::clone(&shared.kept);
-    let lost = target.catalog.lost();
+    let lost = target.mappings.lost();
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
@@ -108,10 +109,10 @@ pub async fn apply(
         AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
     let mut planning = Planning {
         assembler: Assembler::new(feed.spool).with_binary(options.binary).with_local_only(options.local_only),
-        intake: Intake::new(Arc::clone(&options.gate)),
-        catalog: target.catalog,
+        intake: Passage::new(Arc::clone(&options.gate)),
+        mappings: target.mappings,
         batch: Batch::default(),
-        settled: None,
+        folded: None,
         growing: None,
         relaxed,
         early: None,
@@ -140,7 +141,7 @@ pub async fn apply(
     let planned = tokio::select! {
         planned = planning.run(feed.blocks, work, &stop) => planned,
         // The executor ends before the planner only if it failed.
-        executed = &mut executing => return executed.unwrap_or(Err(Kind::Lost.into())),
+        executed = &mut executing => return executed.unwrap_or(Err(Kind::LostTask.into())),
         // A crash ends all sessions, but the server tells the cause only to sessions that write.
         error = lost => return match tokio::time::timeout(LAST_WORDS, &mut executing).await {
             Ok(Ok(Err(explained))) => Err(explained),
@@ -149,14 +150,14 @@ pub async fn apply(
     };
     if let Err(error) = planned {
         // Whole transactions before the error were handed over, so they are still applied.
-        return (&mut executing).await.unwrap_or(Err(Kind::Lost.into())).and(Err(error));
+        return (&mut executing).await.unwrap_or(Err(Kind::LostTask.into())).and(Err(error));
     }
     // The queue is closed: the executor ends after the work that it has.
     if !stop.is_cancelled() {
-        return (&mut executing).await.unwrap_or(Err(Kind::Lost.into()));
+        return (&mut executing).await.unwrap_or(Err(Kind::LostTask.into()));
     }
     match tokio::time::timeout(STOP_PATIENCE, &mut executing).await {
-        Ok(executed) => executed.unwrap_or(Err(Kind::Lost.into())),
+        Ok(executed) => executed.unwrap_or(Err(Kind::LostTask.into())),
         Err(_) => cancel(&cancellers, executing).await,
     }
 }
@@ -210,11 +211,11 @@ async fn when_idle<'w>(
 
 struct Planning {
     assembler: Assembler,
-    intake: Intake,
-    catalog: Catalog,
+    intake: Passage,
+    mappings: Mappings,
     batch: Batch,
     /// Folded transactions that come before those of the batch.
-    settled: Option<Settled>,
+    folded: Option<FoldedBacklog>,
     /// A large transaction that stands aside, while its changes arrive or just after its end.
     growing: Option<Growing>,
     /// Transactions commit out of order.
@@ -237,7 +238,7 @@ struct Planning {
     fitting: Arc<AtomicUsize>,
     /// The cost of transactions that stay single (`keep_transactions`), and how many of them went
     /// to several sessions because of that cost.
-    kept: Arc<Kept>,
+    kept: Arc<PerTransactionCost>,
     kept_apart: u64,
     joins: mpsc::Receiver<Request>,
     /// Notified when a table was left out.
@@ -308,7 +309,7 @@ impl Planning {
             full &= !aside;
             // Behind a chunk that must run alone, most workers of several may be idle.
             let taken = idle.available_permits() == 0 || work.capacity() == 0;
-            if full && taken && self.settle() {
+            if full && taken && self.fold() {
                 continue;
             }
             let patience = self.patience();
@@ -375,7 +376,7 @@ impl Planning {
     /// not.
     fn wanted_idle(&self) -> u32 {
         let rows = self.options.batch_rows().min(AHEAD_ROWS);
-        let much = self.settled.is_some() || self.is_full() || self.batch.changes.len() >= rows;
+        let much = self.folded.is_some() || self.is_full() || self.batch.changes.len() >= rows;
         let wanted = if much || self.options.keep_transactions { 1 } else { self.workers };
         u32::try_from(wanted).expect("a handful of workers")
     }
@@ -390,7 +391,7 @@ impl Planning {
 
     /// Whether a whole transaction is ready to hand over.
     fn is_ready(&self) -> bool {
-        !self.batch.ends.is_empty() || self.settled.is_some()
+        !self.batch.ends.is_empty() || self.folded.is_some()
     }
 
     /// Whether the next handover is a part of a large transaction, or a large transaction that
@@ -401,7 +402,7 @@ impl Planning {
 
     /// Whether the next handover is a large transaction that stood aside.
     fn has_stood_aside(&self) -> bool {
-        self.growing.is_some() && self.settled.is_none() && !self.batch.ends.is_empty()
+        self.growing.is_some() && self.folded.is_none() && !self.batch.ends.is_empty()
     }
 
     /// Moves the changes of a large transaction into its file, if others may pass it. Returns false
@@ -433,7 +434,7 @@ impl Planning {
 
     /// Folds the whole transactions of the batch into the backlog; returns false if they stay. With
     /// `keep_transactions` they always stay, and so does the end of a transaction that was begun.
-    fn settle(&mut self) -> bool {
+    fn fold(&mut self) -> bool {
         let stays = self.options.keep_transactions || self.continues || self.growing.is_some();
         if self.batch.ends.is_empty() || stays {
             return false;
@@ -446,10 +447,10 @@ impl Planning {
             transactions: self.fitting.load(Ordering::Relaxed),
         };
         let binary = self.options.binary;
-        let settled = match &mut self.settled {
-            Some(settled) => settled,
+        let folded = match &mut self.folded {
+            Some(folded) => folded,
             None => match self.assembler.scratch() {
-                Ok(file) => self.settled.insert(Settled::new(file, binary)),
+                Ok(file) => self.folded.insert(FoldedBacklog::new(file, binary)),
                 Err(error) => {
                     tracing::warn!("batches stay small: {error}; make room in the spool directory");
                     return false;
@@ -457,9 +458,9 @@ impl Planning {
             },
         };
         let whole = self.batch.take_whole();
-        let has_room = settled.has_room(&whole, room);
-        let result = if has_room { self.counters.activity.disk(|| settled.add(whole)) } else { Err(whole) };
-        self.settled.take_if(|settled| settled.is_empty());
+        let has_room = folded.has_room(&whole, room);
+        let result = if has_room { self.counters.activity.disk(|| folded.add(whole)) } else { Err(whole) };
+        self.folded.take_if(|folded| folded.is_empty());
         let Err(whole) = result else { return true };
         self.batch.put_back(whole);
         false
@@ -585,7 +586,7 @@ impl Planning {
 
     /// Finds the part that the relation plays: its target table, if it has one.
     async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Part, Error> {
-        self.catalog
+        self.mappings
             .resolve(relation, (begin.final_lsn, begin.xid))
             .await
             .map_err(|error| error.met_by(begin))
@@ -635,7 +636,7 @@ impl Planning {
         {
             growing.add(&self.batch.take_whole()).map_err(Kind::PutAside)?;
             let large = growing.into_large(self.handed, self.options.batch_rows());
-            let (large, footprint) = large.ok_or(Kind::Lost)?;
+            let (large, footprint) = large.ok_or(Kind::LostTask)?;
             self.note_handed(&large.digest);
             return Ok(Work::Large(Box::new(large), footprint));
         }
@@ -656,11 +657,11 @@ impl Planning {
     /// Takes the next chunk: all whole transactions, or the first few if each is to stay single, or
     /// a part of a transaction larger than a batch. The rest stays in the batch.
     fn take_chunk(&mut self) -> Chunk {
-        if self.settled.is_some() {
-            self.settle();
+        if self.folded.is_some() {
+            self.fold();
         }
-        let chunk = match (self.settled.take(), &mut self.transaction) {
-            (Some(settled), _) => settled.into_chunk(),
+        let chunk = match (self.folded.take(), &mut self.transaction) {
+            (Some(folded), _) => folded.into_chunk(),
             (None, Some(current)) if self.batch.ends.is_empty() => {
                 let mut batch = std::mem::take(&mut self.batch);
                 batch.open = Some(current.begin);

@@ -87,7 +87,7 @@ pub(crate) enum Kind {
         table: String,
     },
     /// The executor's task ended without an error, as only a panic does.
-    Lost,
+    LostTask,
 }
 
 impl Error {
@@ -313,7 +313,7 @@ impl fmt::Display for Error {
                 "table \"{table}\" is not to be replicated any more: it was left out, or taken off \
                  pgsluice.copied_table, while it was copied; the stream begins anew without it"
             ),
-            Kind::Lost => f.write_str("the applier's task ended without a result"),
+            Kind::LostTask => f.write_str("the applier's task ended without a result"),
         }
     }
 }

@@ -197,9 +197,9 @@ base::error_reference! {
         it again.",
         &[],
     ),
-    Kind::Lost => applying(
+    Kind::LostTask => applying(
         "The applier's task is lost",
-        Kind::Lost,
+        Kind::LostTask,
         "This is a defect of pgsluice.",
         "Report it with the log of a run with `--log-level debug`.",
         &[],

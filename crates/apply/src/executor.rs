@@ -64,11 +64,11 @@ use crate::activity::{self, Doing};
 use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
-use crate::fit::EXACT;
 use crate::join::Join;
 use crate::large::Large;
 use crate::runaway::{self, Cancelled};
-use crate::shared::Shared;
+use crate::set_size::EXACT;
+use crate::shared_progress::SharedProgress;
 use crate::sizes::Sizes;
 use crate::write::{Writer, Writing, truncate};
 
@@ -116,7 +116,7 @@ pub(crate) struct Executor {
     write_range: Arc<Shape>,
     /// Where the range of the next target transaction begins.
     since: Lsn,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedProgress>,
     /// Counts of the parts of an open target transaction.
     open: Tally,
     insisting: Insisting,
@@ -141,7 +141,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    pub(crate) fn new(wire: Wire, writer: Writer, identity: &Identity, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(wire: Wire, writer: Writer, identity: &Identity, shared: Arc<SharedProgress>) -> Self {
         let statement = |name: &str, sql: &str| plain_statement(Arc::new(plain(name, sql)));
         let subscription = identity.subscription.as_str();
         let mut write_progress = plain("progress", &statements::write_progress(subscription, "$1"));
@@ -217,7 +217,7 @@ impl Executor {
     pub(crate) async fn apply(&mut self, chunk: Chunk) -> Result<(), Error> {
         let bytes = chunk.digest.bytes;
         if let (true, Originals::Memory(_)) = (chunk.each, &chunk.originals) {
-            let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+            let Originals::Memory(batch) = chunk.originals else { return Err(Kind::LostTask.into()) };
             self.apply_each(batch).await?;
         } else if chunk.first && chunk.last {
             self.apply_transactions(chunk).await?;
@@ -231,13 +231,13 @@ impl Executor {
     /// Applies whole transactions, as a set if they may fit as one.
     pub(crate) async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
         let Chunk { originals, digest, plan, .. } = chunk;
-        if digest.transactions <= self.shared.fit().transactions() {
+        if digest.transactions <= self.shared.set_size().transactions() {
             if self.apply_whole(plan, &digest).await? {
-                self.shared.fit().fitted(digest.transactions);
+                self.shared.set_size().fitted(digest.transactions);
                 return Ok(());
             }
             if !self.healed {
-                self.shared.fit().failed(digest.transactions);
+                self.shared.set_size().failed(digest.transactions);
             }
         }
         self.replay(originals).await
@@ -262,7 +262,7 @@ impl Executor {
     /// Applies a part of a transaction that is too large for one chunk.
     pub(crate) async fn apply_part(&mut self, chunk: Chunk) -> Result<(), Error> {
         // Parts are never put aside: the planner hands them over as soon as they are full.
-        let Originals::Memory(batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+        let Originals::Memory(batch) = chunk.originals else { return Err(Kind::LostTask.into()) };
         let mut tally = chunk.digest.tally;
         self.activity.part(batch.changes.len());
         match self.apply_set(chunk.plan, None, chunk.first, false).await {
@@ -452,7 +452,7 @@ impl Executor {
         while let Some(batch) = rest.pop() {
             let transactions = batch.ends.len();
             let (fits, cut) = {
-                let fit = self.shared.fit();
+                let fit = self.shared.set_size();
                 (fit.transactions(), fit.cut(transactions))
             };
             // A set that ran away was no misfit: with new plans it is tried again whole. Each
@@ -463,14 +463,14 @@ impl Executor {
                 rest.extend([later, earlier]);
             } else if transactions <= EXACT && !again {
                 self.replay_transactions(&batch).await?;
-                self.shared.fit().replayed();
+                self.shared.set_size().replayed();
             } else {
                 let Chunk { plan, digest, originals, .. } = Chunk::whole(batch, self.writer.binary());
                 if self.apply_whole(plan, &digest).await? {
-                    self.shared.fit().fitted(transactions);
+                    self.shared.set_size().fitted(transactions);
                 } else {
                     if !self.healed {
-                        self.shared.fit().failed(transactions);
+                        self.shared.set_size().failed(transactions);
                     }
                     if let Originals::Memory(batch) = originals {
                         rest.push(batch);

@@ -4,7 +4,7 @@
 //!   messages     transactions      batch      plan           target
 //!   ---------> txn::Assembler --> planner --> chunk --> executor --> COMMIT + origin
 //!                    ^              |                      |
-//!                 catalog           +-- the changes as they came --> exact replay
+//!                mappings           +-- the changes as they came --> exact replay
 //! ```
 //! [`Target::attach`] passes the fences and reads the target's progress. [`apply`] takes the stream
 //! from there. Crate `plan` makes plans and their SQL, and crate `prefetch` reads their
@@ -12,25 +12,25 @@
 
 mod activity;
 mod applier;
-mod catalog;
 mod chunk;
 mod conflict_log;
 mod counters;
 mod error;
 mod error_reference;
 mod executor;
-mod fit;
-mod gate;
+mod folded_backlog;
 mod join;
 mod large;
 mod lock_watch;
+mod mapping;
 mod open_transaction;
 #[cfg(test)]
 mod plans_on_servers;
 mod runaway;
-mod settled;
-mod shared;
+mod set_size;
+mod shared_progress;
 mod sizes;
+mod snapshot_gate;
 mod spill;
 mod target;
 mod work;
@@ -43,7 +43,7 @@ pub use conflict_log::ConflictLog;
 pub use counters::Counters;
 pub use error::Error;
 pub use error_reference::error_reference;
-pub use gate::{Advance, Gate, Hold, HoldError};
 pub use join::{Ended, JoinRequests, Joins, joins};
 pub use prefetch::{PrefetchFigures, PrefetchMode, PrefetchOptions};
+pub use snapshot_gate::{Advance, GateHold, GateHoldError, SnapshotGate};
 pub use target::{Backends, Target};

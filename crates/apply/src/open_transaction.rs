@@ -361,10 +361,10 @@ pub(crate) async fn apply_ended(executor: &mut Executor, ended: Ended) -> Result
         let part = parts.next(u64::MAX, begin).await;
         let (mut chunk, is_last) = part.map_err(|cause| match cause {
             Unread::Stream(error) => Kind::Assembly(error),
-            Unread::Unmapped | Unread::Gone => Kind::Lost,
+            Unread::Unmapped | Unread::Gone => Kind::LostTask,
         })?;
         if is_first && is_last {
-            let Originals::Memory(mut batch) = chunk.originals else { return Err(Kind::Lost.into()) };
+            let Originals::Memory(mut batch) = chunk.originals else { return Err(Kind::LostTask.into()) };
             batch.open = None;
             batch.end(begin, ended.commit, false);
             return executor.apply_transactions(Chunk::whole(batch, executor.binary())).await;

@@ -20,7 +20,7 @@ use plan::{
 use proto::pgoutput::{Relation, RelationColumn, ReplicaIdentity};
 use testkit::{Cluster, Major};
 
-use crate::catalog::Catalog;
+use crate::mapping::Mappings;
 use crate::sizes::{answer, question};
 use crate::target::session_settings;
 
@@ -400,7 +400,7 @@ async fn map(url: &str, sample: &Sample) -> Arc<Table> {
     let identity = if sample.key.is_empty() { ReplicaIdentity::Full } else { ReplicaIdentity::Default };
     let columns = rows.iter().map(column).collect();
     let relation = Relation { id: Oid(1), namespace: "public".into(), name: "t".into(), identity, columns };
-    let catalog = Catalog::new(session, state::JoinedTables::new(), false);
-    let target = catalog.target("public", "t").await.expect("a table");
+    let mappings = Mappings::new(session, state::JoinedTables::new(), false);
+    let target = mappings.target("public", "t").await.expect("a table");
     Arc::new(Table::map(1, Arc::new(relation), &target).expect("a mapping"))
 }

@@ -9,14 +9,14 @@ use schedule::CommittedRanges;
 use state::{JoinedTables, State, is_without_room};
 
 use crate::applier::Options;
-use crate::catalog::Catalog;
 use crate::error::{Error, Kind};
 use crate::lock_watch::LockWatch;
+use crate::mapping::Mappings;
 
 /// A target that is attached and ready for applying.
 pub struct Target {
     pub(crate) sessions: Sessions,
-    pub(crate) catalog: Catalog,
+    pub(crate) mappings: Mappings,
     /// The committed ranges that it had when it was attached.
     pub(crate) reached: CommittedRanges,
 }
@@ -116,15 +116,15 @@ impl Target {
             ("synchronous_commit", "on"),
             ("default_transaction_read_only", "off"),
         ];
-        let mut catalog = Catalog::new(client::connect(info, &name, &settings).await?, joined, !replica);
-        catalog.types.clone_from(&options.types);
+        let mut mappings = Mappings::new(client::connect(info, &name, &settings).await?, joined, !replica);
+        mappings.types.clone_from(&options.types);
         if let Some(rule) = options.conflict_rules.needing_commit_times().next() {
             if !knows_writers(&mut wire).await? {
                 return Err(Kind::NoCommitTimes { rule }.into());
             }
-            catalog.tells_writers = Some(options.subscription.clone());
+            mappings.tells_writers = Some(options.subscription.clone());
         }
-        catalog.copied_from.clone_from(&options.copied_from);
+        mappings.copied_from.clone_from(&options.copied_from);
         let mut pids = vec![backend(&mut wire).await?];
         let mut wires = vec![wire];
         let wanted = options.sessions();
@@ -149,7 +149,7 @@ impl Target {
         let name = options.subscription.application_name("watch");
         let lock_watch = LockWatch::new(info.clone(), name, timeout.as_deref());
         let applying = Arc::new(AtomicI32::new(pids[0]));
-        Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, catalog, reached })
+        Ok(Target { sessions: Sessions { wires, pids, lock_watch, applying }, mappings, reached })
     }
 
     /// The backends of the target, for callers that check whether they answer.
@@ -158,7 +158,7 @@ impl Target {
         Backends {
             applying: Arc::clone(&self.sessions.applying),
             traffic: self.sessions.wires.iter().map(Wire::traffic).collect(),
-            asked: Arc::clone(&self.catalog.asked),
+            asked: Arc::clone(&self.mappings.asked),
         }
     }
 

@@ -39,10 +39,10 @@ use crate::chunk::{Chunk, Originals};
 use crate::counters::add;
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
+use crate::folded_backlog::FILES_MAX;
 use crate::lock_watch::LockWatch;
 use crate::open_transaction::Start;
-use crate::settled::FILES_MAX;
-use crate::shared::Shared;
+use crate::shared_progress::SharedProgress;
 use crate::work::Work;
 
 /// Where independent chunks may pass: how long a chunk that waits for another counts as busy. So a
@@ -94,7 +94,7 @@ pub(crate) struct Workers {
     asking: bool,
     /// The target's `deadlock_timeout`.
     patience: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgress>,
     applying: Arc<AtomicI32>,
     binary: bool,
     exact_only: bool,
@@ -108,7 +108,7 @@ pub(crate) struct Parts {
     pub(crate) pids: Vec<i32>,
     pub(crate) workers: usize,
     pub(crate) lock_watch: LockWatch,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedProgress>,
     /// Receives the backend pid of the head's session.
     pub(crate) applying: Arc<AtomicI32>,
     pub(crate) binary: bool,
@@ -285,7 +285,7 @@ impl Workers {
 
     /// Parts of a transaction, and chunks that will not hold as one set, run alone.
     fn taken_in(&self, chunk: Box<Chunk>) -> (InFlightChunk, Footprint) {
-        let fits = chunk.digest.transactions <= self.shared.fit().transactions();
+        let fits = chunk.digest.transactions <= self.shared.set_size().transactions();
         let alone = !(chunk.first && chunk.last && fits) || self.exact_only;
         if alone || !chunk.plan.as_ref().is_some_and(Plan::is_set) {
             return (InFlightChunk::Alone(Some(Command::Chunk(chunk))), Footprint::Everything);

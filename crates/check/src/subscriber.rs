@@ -87,7 +87,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// What `apply` takes for a unique key; its `catalog.rs` must agree.
+    /// What `apply` takes for a unique key; its `mapping.rs` must agree.
     pub(crate) fn is_key(&self) -> bool {
         self.unique && self.valid && self.immediate && !self.partial && !self.expressions
     }
@@ -209,7 +209,7 @@ SELECT f AS name FROM pg_catalog.unnest(ARRAY[
  WHERE NOT pg_catalog.has_function_privilege(f, 'EXECUTE')";
 
 /// $1 the tables, $2 the states in which triggers and rules fire for us, as in `apply`'s
-/// `catalog.rs`; which types are bytewise and inherent must agree with it, too. The base types of
+/// `mapping.rs`; which types are bytewise and inherent must agree with it, too. The base types of
 /// domains are found once for all columns, not for each.
 fn tables_sql() -> String {
     format!(

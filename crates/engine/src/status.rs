@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apply::{Counters, Gate};
+use apply::{Counters, SnapshotGate};
 use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
 use schema::SchemaProgress;
@@ -76,7 +76,7 @@ pub struct Status {
     copy: Arc<CopyProgress>,
     schema: Arc<SchemaProgress>,
     counters: Arc<Counters>,
-    gate: Arc<Gate>,
+    gate: Arc<SnapshotGate>,
     source_end: AtomicU64,
     source_heard_at: AtomicI64,
     handed: AtomicU64,
@@ -221,7 +221,7 @@ impl Status {
 
     /// The gate that can hold the stream between transactions.
     #[must_use]
-    pub fn gate(&self) -> &Arc<Gate> {
+    pub fn gate(&self) -> &Arc<SnapshotGate> {
         &self.gate
     }
 

@@ -29,9 +29,9 @@
 //!   answered number or a higher one.
 //! - `stop` answers at once; the process has ended when its lock is free.
 //! - `hold` stops the stream between two transactions. `advance` lets through exactly what a
-//!   snapshot of the source sees (`apply::Gate`), which may take as long as the target lags behind.
-//!   The hold ends by `release`, when its connection closes, or after [`HOLD_MAX`] without a
-//!   request.
+//! snapshot of the source sees (`apply::SnapshotGate`), which may take as long as the target lags
+//! behind. The hold ends by `release`, when its connection closes, or after [`HOLD_MAX`] without a
+//! request.
 //!
 //! The lock covers one state directory on one machine. The target's advisory lock, which the
 //! applier takes, keeps two machines apart.
@@ -56,7 +56,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apply::{Advance, Hold};
+use apply::{Advance, GateHold};
 use base::{Lsn, PgSnapshot, SubscriptionName};
 use engine::{Snapshot, Status};
 use serde::{Deserialize, Serialize};
@@ -418,7 +418,7 @@ async fn gone(reader: &mut BufReader<OwnedReadHalf>) {
 struct Caller {
     status: Arc<Status>,
     stop: CancellationToken,
-    hold: Option<(Hold, tokio::time::Instant)>,
+    hold: Option<(GateHold, tokio::time::Instant)>,
 }
 
 impl Caller {

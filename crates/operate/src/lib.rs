@@ -5,7 +5,7 @@
 //! | [`admin`] | both servers: reads, changes or removes what a subscription left there |
 //! | [`adopt`] | the target: takes over from a native subscription, or hands back to it |
 //! | [`control`] | the process that runs the subscription, through its socket |
-//! | [`pin`] | the same process, which stands still while `verify` compares |
+//! | [`running_applier`] | the same process, which stands still while `verify` compares |
 //! | [`metrics`] | every pipeline of this process, over HTTP |
 //! | [`sequences`] | both servers, for what logical replication does not carry |
 //!
@@ -25,5 +25,5 @@ pub mod admin;
 pub mod adopt;
 pub mod control;
 pub mod metrics;
-pub mod pin;
+pub mod running_applier;
 pub mod sequences;

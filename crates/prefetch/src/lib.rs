@@ -24,7 +24,7 @@ mod known;
 mod lookups;
 mod options;
 mod queue;
-mod shared;
+mod shared_queue;
 mod worker;
 
 use std::sync::Arc;
@@ -42,15 +42,15 @@ use known::Answer;
 pub use lookups::Written;
 pub use options::{PrefetchMode, PrefetchOptions};
 use queue::ROWS_MIN;
-pub use shared::UNFINISHED;
-use shared::{STATEMENT_ROWS, Shared};
+pub use shared_queue::UNFINISHED;
+use shared_queue::{STATEMENT_ROWS, SharedQueue};
 
 /// Reads from storage that takes 0.1 ms overlap eightfold; more sessions gain little on one disk.
 const WORKERS_AUTO: usize = 8;
 
 /// Hands changes over to be looked up; does nothing if prefetching is off.
 #[derive(Clone, Default)]
-pub struct Prefetch(Option<Arc<Shared>>);
+pub struct Prefetch(Option<Arc<SharedQueue>>);
 
 impl Prefetch {
     /// Starts the workers, which end with the returned set. They connect when there is work.
@@ -66,7 +66,7 @@ impl Prefetch {
         figures.set_trouble(None);
         figures.workers.store(0, Ordering::Relaxed);
         let Some(options) = wanted else { return (Prefetch(None), workers) };
-        let shared = Arc::new(Shared::new(options, progress, figures, count));
+        let shared = Arc::new(SharedQueue::new(options, progress, figures, count));
         for number in 0..count {
             workers.spawn(worker::work(Arc::clone(&shared), number));
         }
@@ -90,7 +90,7 @@ impl Prefetch {
 
 /// The rows of a chunk that is being written.
 pub struct Hand {
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<SharedQueue>>,
     number: u64,
     up_to: Option<Lsn>,
 }
@@ -185,11 +185,11 @@ mod tests {
     use super::known::LOOKUPS_AGE_MAX;
     use super::lookups::tests::indexes;
     use super::lookups::{Need, TableLookups};
-    use super::shared::{GROUP_ROWS, Job, PAGES_AHEAD, TROUBLE};
+    use super::shared_queue::{GROUP_ROWS, Job, PAGES_AHEAD, TROUBLE};
     use super::*;
 
     /// A table with an index on `a` whose look-ups are known, and no workers.
-    fn world() -> (Prefetch, Arc<Shared>, Arc<Table>) {
+    fn world() -> (Prefetch, Arc<SharedQueue>, Arc<Table>) {
         let options = PrefetchOptions {
             target: ConnInfo::parse("host=nowhere.invalid").unwrap(),
             subscription: "p".parse().unwrap(),
@@ -197,7 +197,7 @@ mod tests {
             workers: Some(2),
             binary: false,
         };
-        let shared = Arc::new(Shared::new(options, &Arc::default(), &Arc::default(), 2));
+        let shared = Arc::new(SharedQueue::new(options, &Arc::default(), &Arc::default(), 2));
         let table = fixtures::table();
         let of = indexes(&[("t_pkey", &["id"]), ("t_a", &["a"])], &["id", "a"]);
         let table_lookups = TableLookups::new(&table, &of, PrefetchMode::All, false);
@@ -219,7 +219,7 @@ mod tests {
         [Column::Text(id.as_bytes()), a, Column::Null].into_iter().collect()
     }
 
-    fn next(shared: &Shared) -> Option<(Need, usize)> {
+    fn next(shared: &SharedQueue) -> Option<(Need, usize)> {
         match shared.take(0).0? {
             Job::LookUp(group) => Some((group.need, group.rows)),
             Job::Learn(_) => panic!("it is known"),

@@ -25,7 +25,7 @@ use crate::indexes;
 use crate::known::LOOKUPS_AGE_MAX;
 use crate::lookups::Lookup;
 use crate::queue::{Group, ROWS_MIN};
-use crate::shared::{Job, Shared, TROUBLE};
+use crate::shared_queue::{Job, SharedQueue, TROUBLE};
 
 /// Without a setting, prefetching takes at most one of this many connections that the target has
 /// left.
@@ -81,7 +81,7 @@ struct Session {
 }
 
 /// Runs look-ups until this future is dropped.
-pub(crate) async fn work(shared: Arc<Shared>, number: usize) {
+pub(crate) async fn work(shared: Arc<SharedQueue>, number: usize) {
     let mut session = None;
     loop {
         let Ok(job) = tokio::time::timeout(IDLE, shared.next(number)).await else {
@@ -111,7 +111,7 @@ pub(crate) async fn work(shared: Arc<Shared>, number: usize) {
     }
 }
 
-async fn leave(shared: &Shared, session: &mut Option<Session>) {
+async fn leave(shared: &SharedQueue, session: &mut Option<Session>) {
     if let Some(session) = session.take() {
         shared.figures.workers.fetch_sub(1, Ordering::Relaxed);
         session.wire.close().await;
@@ -119,7 +119,7 @@ async fn leave(shared: &Shared, session: &mut Option<Session>) {
 }
 
 /// Without the first worker all look-ups pause; without another one there are fewer.
-async fn refused(shared: &Shared, number: usize, error: &client::Error) {
+async fn refused(shared: &SharedQueue, number: usize, error: &client::Error) {
     if number == 0 {
         shared.fail(base::with_causes(error));
     } else {
@@ -128,7 +128,7 @@ async fn refused(shared: &Shared, number: usize, error: &client::Error) {
     }
 }
 
-async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Error> {
+async fn connect(shared: &SharedQueue, number: usize) -> Result<Session, client::Error> {
     let options = &shared.options;
     let name = options.subscription.application_name("prefetch");
     let mut wire = Wire::connect(&options.target, &name, Replication::Off, &SETTINGS).await?;
@@ -142,7 +142,7 @@ async fn connect(shared: &Shared, number: usize) -> Result<Session, client::Erro
 }
 
 /// Finds out how far ahead pages may be read, and by how many sessions.
-async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::Error> {
+async fn measure_target(shared: &SharedQueue, wire: &mut Wire) -> Result<(), client::Error> {
     let rows = wire
         .query(
             "SELECT (SELECT setting FROM pg_catalog.pg_settings WHERE name = 'shared_buffers'), \
@@ -169,7 +169,7 @@ async fn measure_target(shared: &Shared, wire: &mut Wire) -> Result<(), client::
 
 /// Finds out a table's look-ups. A refusal by the server concerns only the table; the caller
 /// handles a lost connection.
-async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
+async fn learn(shared: &SharedQueue, session: &mut Session, table: &Arc<Table>) -> Result<(), client::Error> {
     let (mode, binary) = (shared.options.mode, shared.options.binary);
     let known = shared.known.table_lookups(table);
     let learned = async {
@@ -206,12 +206,12 @@ async fn learn(shared: &Shared, session: &mut Session, table: &Arc<Table>) -> Re
 }
 
 /// Pauses all look-ups of this table.
-fn not_prefetched(shared: &Shared, table: &Arc<Table>, why: &dyn std::fmt::Display) {
+fn not_prefetched(shared: &SharedQueue, table: &Arc<Table>, why: &dyn std::fmt::Display) {
     tracing::info!(table = %table.name, "its pages are not prefetched for {} s: {why}", TROUBLE.as_secs());
     shared.known.set(table, None, TROUBLE);
 }
 
-async fn look_up(shared: &Shared, session: &mut Session, group: Group) -> Result<(), client::Error> {
+async fn look_up(shared: &SharedQueue, session: &mut Session, group: Group) -> Result<(), client::Error> {
     let started = Instant::now();
     let Group { table, table_lookups, need, mut sets, rows, .. } = group;
     let lookups = table_lookups.lookups(need);
@@ -249,7 +249,7 @@ struct Pages {
     hit: u64,
 }
 
-fn note(shared: &Shared, table: &Table, lookup: &Lookup, rows: u64, pages: Pages) {
+fn note(shared: &SharedQueue, table: &Table, lookup: &Lookup, rows: u64, pages: Pages) {
     let Pages { fetched, hit } = pages;
     let figures = &shared.figures;
     add(&figures.rows, rows);
@@ -277,7 +277,7 @@ fn note(shared: &Shared, table: &Table, lookup: &Lookup, rows: u64, pages: Pages
 }
 
 /// Adapts the size of groups, so that they are neither long nor many.
-fn adapt(shared: &Shared, rows: usize, took: Duration) {
+fn adapt(shared: &SharedQueue, rows: usize, took: Duration) {
     let now = shared.group_rows.load(Ordering::Relaxed);
     let wanted = if took > GROUP_LONG {
         rows / 2
@@ -291,7 +291,7 @@ fn adapt(shared: &Shared, rows: usize, took: Duration) {
 
 /// Handles a look-up that the server refused; the connection may still be usable.
 async fn failed(
-    shared: &Shared,
+    shared: &SharedQueue,
     session: &mut Session,
     table: &Arc<Table>,
     error: &ServerError,

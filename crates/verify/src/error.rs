@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     /// The publication could not be read.
     Source(source::Error),
     /// The process that runs the subscription could not hold it; the text is its message.
-    Pin(String),
+    Applier(String),
     /// This many snapshots in a row were of no use.
     NoPrefix { tries: u64 },
 }
@@ -67,7 +67,7 @@ impl fmt::Display for Error {
         match &*self.0 {
             Kind::Client { attempt, cause } => write!(f, "cannot {attempt}: {cause}"),
             Kind::Source(error) => error.fmt(f),
-            Kind::Pin(message) => f.write_str(message),
+            Kind::Applier(message) => f.write_str(message),
             Kind::NoPrefix { tries } => write!(
                 f,
                 "{tries} snapshots of the source were no prefix of its commits, as while transactions wait for a \
@@ -82,7 +82,7 @@ impl std::error::Error for Error {
         match &*self.0 {
             Kind::Client { cause, .. } => Some(cause),
             Kind::Source(error) => error.source(),
-            Kind::Pin(_) | Kind::NoPrefix { .. } => None,
+            Kind::Applier(_) | Kind::NoPrefix { .. } => None,
         }
     }
 }

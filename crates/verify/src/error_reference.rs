@@ -23,10 +23,10 @@ base::error_reference! {
     ),
     // Told where the source tells them.
     Kind::Source(_) => nothing_of_its_own(),
-    Kind::Pin(_) => entry(
+    Kind::Applier(_) => entry(
         Doing::Verifying,
         "The running process cannot hold its stream",
-        Kind::Pin(
+        Kind::Applier(
             "the process that runs subscription \"orders\" refused: another verify holds the subscription at present"
                 .to_owned(),
         ),

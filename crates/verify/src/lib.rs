@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   publication --> tables --> chunks --> a group of them
-//!                                           |  pin: two snapshots that hold the same commits
+//!                                           |  two snapshots that hold the same commits
 //!                                           v
 //!                     workers: digest of a chunk on both servers --equal--> next chunk
 //!                                           |differs
@@ -21,13 +21,13 @@
 //! Memory here is bounded by the number of named differences, and by one chunk's buckets and a few
 //! hundred rows of keys per worker. On the servers it is bounded by `work_mem`.
 //!
-//! Belongs elsewhere: how `run` is asked to hold its stream ([`Pin`]).
+//! Belongs elsewhere: how `run` is asked to hold its stream ([`Applier`]).
 
 mod chunk;
 mod compare;
 mod error;
 mod error_reference;
-mod pin;
+mod paired_snapshots;
 mod progress;
 mod range;
 mod report;
@@ -38,7 +38,7 @@ mod table;
 
 pub use error::Error;
 pub use error_reference::error_reference;
-pub use pin::{NoPin, Pin, PinError, SourceSnapshot};
+pub use paired_snapshots::{Applier, ApplierError, NoApplier, SourceSnapshot};
 pub use progress::{Progress, ProgressSnapshot};
 pub use report::{Difference, KeyValues, Report, TableReport};
 pub use run::{Options, verify};

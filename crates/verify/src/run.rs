@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::Error;
 use crate::chunk::{self, Chunk};
 use crate::compare::{FoundDifferences, compare};
-use crate::pin::{Holders, Pin, PinFailure, Snapshots};
+use crate::paired_snapshots::{Applier, Holders, SnapshotFailure, Snapshots};
 use crate::progress::Progress;
 use crate::report::{Report, TableReport};
 use crate::session::Pair;
@@ -55,12 +55,12 @@ const TRIES_OF_WORKERS: u32 = 3;
 /// Compares what `publications` publish.
 ///
 /// # Errors
-/// A server or the pin failed. What concerns one table only is in its report.
+/// A server or the applier failed. What concerns one table only is in its report.
 pub async fn verify(
     source: &ConnInfo,
     target: &ConnInfo,
     publications: &[String],
-    pin: &mut dyn Pin,
+    applier: &mut dyn Applier,
     options: &Options,
     progress: &Progress,
 ) -> Result<Report, Error> {
@@ -69,19 +69,19 @@ pub async fn verify(
     let workers = options.workers.clamp(1, plan.queue.len().max(1));
     let name = &options.application_name;
     let pairs = try_join_all((0..workers).map(|_| Pair::connect(source, target, name))).await?;
-    let mut report = Report { pinned: pin.is_live(), ..Report::default() };
+    let mut report = Report { pinned: applier.is_live(), ..Report::default() };
     let mut bytes_per_second = BYTES_PER_SECOND;
     while !plan.queue.is_empty() {
         let budget = (bytes_per_second as f64 * options.snapshot_max.as_secs_f64()) as u64;
         let group = plan.next_group(budget, workers);
-        let snapshots = match holders.take(pin, &group.tables(&plan.tables)).await {
+        let snapshots = match holders.take(applier, &group.tables(&plan.tables)).await {
             Ok(snapshots) => snapshots,
-            Err(PinFailure::Table(table, error)) => {
+            Err(SnapshotFailure::Table(table, error)) => {
                 plan.put_back(group.into_queue());
                 plan.fail(table, &error);
                 continue;
             }
-            Err(PinFailure::All(error)) => return Err(error),
+            Err(SnapshotFailure::All(error)) => return Err(error),
         };
         let began = Instant::now();
         let pairs = match group.by {

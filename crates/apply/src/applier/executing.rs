@@ -13,7 +13,7 @@ use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity, resolved};
 use crate::open_transaction::Start;
 use crate::runaway::{self, Watched};
-use crate::shared::Shared;
+use crate::shared_progress::SharedProgress;
 use crate::target::Sessions;
 use crate::work::Work;
 use crate::workers::{Parts, Workers};
@@ -24,7 +24,7 @@ pub(super) fn start(
     sessions: Sessions,
     (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
     options: &Options,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgress>,
     prefetch: &Prefetch,
 ) -> tokio::task::JoinHandle<Result<(), Error>> {
     let Sessions { wires, pids, lock_watch, applying } = sessions;
@@ -85,7 +85,7 @@ pub(super) fn start(
 async fn execute(
     mut executor: Executor,
     mut queue: mpsc::Receiver<Work>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgress>,
 ) -> Result<(), Error> {
     let counters = &shared.counters;
     loop {
@@ -102,7 +102,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // These come only where several sessions apply.
-            Work::Large(..) | Work::Early(_) => return Err(Kind::Lost.into()),
+            Work::Large(..) | Work::Early(_) => return Err(Kind::LostTask.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;

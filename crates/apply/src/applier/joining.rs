@@ -14,14 +14,14 @@ impl Planning {
             Request::Begin { tables, done } => {
                 self.early = None;
                 for (table, oid) in tables {
-                    self.catalog.begin_join(table.clone(), oid);
+                    self.mappings.begin_join(table.clone(), oid);
                     self.asides.begin(table);
                 }
                 let _ = done.send(());
             }
             Request::Forget { table } => {
                 self.early = None;
-                self.catalog.forget(&table);
+                self.mappings.forget(&table);
                 self.asides.remove(&table);
             }
             Request::Finish { .. } => self.finishing.push_back(request),
@@ -33,7 +33,7 @@ impl Planning {
     pub(super) async fn leave_out(&mut self, parted: Vec<(TableKey, Parting)>) -> Result<(), Error> {
         self.early = None;
         for (table, why) in parted {
-            self.catalog.leave_out(&self.options.subscription, &table, &why).await?;
+            self.mappings.leave_out(&self.options.subscription, &table, &why).await?;
         }
         self.left_out.notify_one();
         Ok(())
@@ -47,12 +47,12 @@ impl Planning {
             let Some(aside) = self.asides.remove(&table) else { continue };
             match aside.into_work(&mut || self.assembler.scratch()) {
                 Ok(changes) => {
-                    self.catalog.join(table.clone(), since.clone());
+                    self.mappings.join(table.clone(), since.clone());
                     let join = Join { table, since, changes, position: self.passed, done };
                     let _ = work.send(Work::Join(join)).await;
                 }
                 Err(why) => {
-                    self.catalog.forget(&table);
+                    self.mappings.forget(&table);
                     let _ = done.send(Err(why));
                 }
             }

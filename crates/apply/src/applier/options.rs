@@ -7,7 +7,7 @@ use base::{Lsn, Oid, SubscriptionName};
 use prefetch::PrefetchOptions;
 use state::{CopiedFrom, TableKey};
 
-use crate::gate::Gate;
+use crate::snapshot_gate::SnapshotGate;
 
 /// A batch is full at this fraction of the maximum written at once; the rest is for the folded
 /// backlog. A part of a large transaction has the same size.
@@ -65,7 +65,7 @@ pub struct Options {
     /// is not known.
     pub conflict_nodes: Option<(conflict::Node, conflict::Node)>,
     /// Holds the stream between transactions on request.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<SnapshotGate>,
     /// Whether conflicts are recorded on the target.
     pub conflict_history: bool,
     /// Settings of prefetching; `None` if it is off.

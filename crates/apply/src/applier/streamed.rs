@@ -51,7 +51,7 @@ impl Planning {
             }
             // The transaction will commit behind everything known so far. Its commit checks again
             // whether this still holds.
-            match self.catalog.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
+            match self.mappings.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
                 Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
                 Ok(Part::None) => tables.push((relation, None)),
                 // If the transaction commits, the normal path looks at the relation again.
@@ -94,7 +94,7 @@ impl Planning {
             return Ok(false);
         }
         for (relation, then) in &early.tables {
-            let same = match (self.catalog.resolve(relation, (begin.final_lsn, begin.xid)).await, then) {
+            let same = match (self.mappings.resolve(relation, (begin.final_lsn, begin.xid)).await, then) {
                 (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
                 (Ok(Part::None), None) => true,
                 _ => false,
@@ -104,7 +104,7 @@ impl Planning {
             }
         }
         let Some(taken) = self.assembler.take_over()? else { return Ok(false) };
-        let ended = Box::new(early.ended(begin, taken).ok_or(Kind::Lost)?);
+        let ended = Box::new(early.ended(begin, taken).ok_or(Kind::LostTask)?);
         let commit = ended.commit;
         self.asides.end(begin, commit, &mut || self.assembler.scratch());
         self.passed = Some(ended.end());

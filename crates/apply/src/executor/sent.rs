@@ -7,7 +7,7 @@ use std::time::Instant;
 use base::Lsn;
 use plan::{Batch, Digest, Tally};
 
-use crate::shared::Shared;
+use crate::shared_progress::SharedProgress;
 
 /// The server is asked for its answers behind this many transactions. What it sends wakes us;
 /// asking behind each would cost a fifth of all the server's work.
@@ -28,7 +28,7 @@ pub(super) struct Sent {
 /// The transactions sent, and how many of them are known to be committed.
 pub(super) struct SentTransactions<'b> {
     batch: &'b Batch,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgress>,
     pub(super) sent: Vec<Sent>,
     committed: usize,
     /// When a commit was first known, how many were known then, and when one was last known.
@@ -41,7 +41,7 @@ impl<'b> SentTransactions<'b> {
     /// For the first transactions of `batch`; everything done before them ends at `since`.
     pub(super) fn new(
         batch: &'b Batch,
-        shared: &Arc<Shared>,
+        shared: &Arc<SharedProgress>,
         since: Lsn,
         sent: Vec<Sent>,
     ) -> SentTransactions<'b> {

@@ -52,7 +52,7 @@ pub(super) async fn work(
 async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, Error> {
     let held = |executor: &Executor, digest: &Digest, held: bool| {
         if held {
-            executor.shared.fit().fitted(digest.transactions);
+            executor.shared.set_size().fitted(digest.transactions);
             Answer::Committed
         } else {
             Answer::Stumbled
@@ -81,7 +81,7 @@ async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, 
                 }
                 originals => {
                     if !again {
-                        executor.shared.fit().failed(digest.transactions);
+                        executor.shared.set_size().failed(digest.transactions);
                     }
                     executor.replay(originals).await?;
                 }
@@ -118,7 +118,7 @@ struct Farewell(mpsc::UnboundedSender<Report>);
 impl Drop for Farewell {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let _ = self.0.send((0, Err(Kind::Lost.into())));
+            let _ = self.0.send((0, Err(Kind::LostTask.into())));
         }
     }
 }

@@ -66,7 +66,7 @@ base::error_reference! {
         "The running process refuses a command",
         Kind::Refused {
             subscription: name(),
-            reason: apply::HoldError::NotStreaming.to_string(),
+            reason: apply::GateHoldError::NotStreaming.to_string(),
         },
         "The process cannot do at present what the command asks for; the message has the reason.",
         "Repeat the command when `pgsluice status` reports that the subscription streams.",

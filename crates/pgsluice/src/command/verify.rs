@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use operate::admin;
 use operate::control::{self, Request};
-use operate::pin::RunningPin;
+use operate::running_applier::RunningApplier;
 use serde::Serialize;
-use verify::{NoPin, Options, Pin, Progress, ProgressSnapshot, Report};
+use verify::{Applier, NoApplier, Options, Progress, ProgressSnapshot, Report};
 
 use super::{connect, from_admin, from_control, from_verify};
 use crate::cli::VerifyArgs;
@@ -43,7 +43,7 @@ struct Document<'a> {
 pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Result<Code> {
     let (source, target) = (subject.source()?, subject.target()?);
     let publications = super::publications(subject).await?;
-    let mut pin = find_pin(subject).await?;
+    let mut applier = find_applier(subject).await?;
     let options = Options {
         workers: args.workers.map_or_else(workers, usize::from),
         chunk_bytes: args.chunk_bytes.0,
@@ -53,7 +53,7 @@ pub(crate) async fn verify(subject: &Subject, args: &VerifyArgs) -> anyhow::Resu
     };
     let began = Instant::now();
     let progress = Progress::default();
-    let comparing = verify::verify(&source, &target, &publications, &mut *pin, &options, &progress);
+    let comparing = verify::verify(&source, &target, &publications, &mut *applier, &options, &progress);
     let compared = tokio::select! {
         compared = comparing => compared,
         () = show(&progress, began) => unreachable!("it shows for ever"),
@@ -85,13 +85,13 @@ fn workers() -> usize {
 }
 
 /// The process that can hold the stream, if one runs.
-async fn find_pin(subject: &Subject) -> anyhow::Result<Box<dyn Pin>> {
+async fn find_applier(subject: &Subject) -> anyhow::Result<Box<dyn Applier>> {
     let name = &subject.name;
     match control::ask(&subject.state_dir, name, &Request::Status).await {
         Ok(_) => {}
         Err(error) if error.is_not_running() => {
             eprintln!("{}", standing(subject).await?);
-            return Ok(Box::new(NoPin));
+            return Ok(Box::new(NoApplier));
         }
         Err(error) => return Err(from_control(error)),
     }
@@ -101,9 +101,9 @@ async fn find_pin(subject: &Subject) -> anyhow::Result<Box<dyn Pin>> {
             "{name}: the source is a standby, whose snapshots do not tell which transactions they see; the ends are \
              compared as they are, and differences may be changes that are under way"
         );
-        return Ok(Box::new(NoPin));
+        return Ok(Box::new(NoApplier));
     }
-    Ok(Box::new(RunningPin::new(subject.state_dir.clone(), name.clone())))
+    Ok(Box::new(RunningApplier::new(subject.state_dir.clone(), name.clone())))
 }
 
 /// Describes the positions of both ends when no process here applies changes.

@@ -21,6 +21,7 @@ mod estimates;
 mod failover;
 mod failures;
 mod faults;
+mod folded_backlog;
 mod folds;
 mod identity;
 mod late;
@@ -37,7 +38,6 @@ mod relook;
 mod remedies;
 mod replaced;
 mod resolutions;
-mod settled;
 mod shared;
 mod statements;
 #[allow(dead_code, reason = "the golden themes use other words of it")]

@@ -1,8 +1,8 @@
 //! A gate before the planner. It holds the stream between two transactions, and lets exactly those
 //! pass that a snapshot of the source sees (rule V1).
 //!
-//! To compare both ends, `verify` takes a [`Hold`], then a snapshot of the source, and asks the
-//! gate to [`Hold::advance`] to that snapshot. When that succeeds, the target holds exactly the
+//! To compare both ends, `verify` takes a [`GateHold`], then a snapshot of the source, and asks the
+//! gate to [`GateHold::advance`] to that snapshot. When that succeeds, the target holds exactly the
 //! transactions that the snapshot sees, until the hold is dropped.
 //!
 //! ```text
@@ -52,7 +52,7 @@ struct Cut {
     end: Lsn,
 }
 
-/// The result of [`Hold::advance`].
+/// The result of [`GateHold::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advance {
     /// All transactions that the snapshot sees have passed. The target has them once it has applied
@@ -66,23 +66,23 @@ pub enum Advance {
 
 /// Why a gate cannot be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldError {
+pub enum GateHoldError {
     /// No stream is running.
     NotStreaming,
     /// The gate is held already.
     Busy,
 }
 
-impl fmt::Display for HoldError {
+impl fmt::Display for GateHoldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            HoldError::NotStreaming => "the subscription does not stream at present",
-            HoldError::Busy => "another verify holds the subscription at present",
+            GateHoldError::NotStreaming => "the subscription does not stream at present",
+            GateHoldError::Busy => "another verify holds the subscription at present",
         })
     }
 }
 
-impl std::error::Error for HoldError {}
+impl std::error::Error for GateHoldError {}
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -111,12 +111,12 @@ impl Inner {
 
 /// The gate of one subscription, across all its streams; the module explains it.
 #[derive(Debug, Default)]
-pub struct Gate {
+pub struct SnapshotGate {
     inner: Mutex<Inner>,
     changed: watch::Sender<()>,
 }
 
-impl Gate {
+impl SnapshotGate {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,15 +125,15 @@ impl Gate {
     ///
     /// # Errors
     /// No stream is running, or the gate is held already.
-    pub fn hold(self: &Arc<Self>) -> Result<Hold, HoldError> {
+    pub fn hold(self: &Arc<Self>) -> Result<GateHold, GateHoldError> {
         let mut inner = self.lock();
         match () {
-            () if !inner.attached => Err(HoldError::NotStreaming),
-            () if inner.holder != 0 => Err(HoldError::Busy),
+            () if !inner.attached => Err(GateHoldError::NotStreaming),
+            () if inner.holder != 0 => Err(GateHoldError::Busy),
             () => {
                 inner.holds += 1;
                 inner.holder = inner.holds;
-                Ok(Hold { gate: Arc::clone(self), number: inner.holds })
+                Ok(GateHold { gate: Arc::clone(self), number: inner.holds })
             }
         }
     }
@@ -161,12 +161,12 @@ impl Gate {
 
 /// Keeps the gate held while it lives.
 #[derive(Debug)]
-pub struct Hold {
-    gate: Arc<Gate>,
+pub struct GateHold {
+    gate: Arc<SnapshotGate>,
     number: u64,
 }
 
-impl Hold {
+impl GateHold {
     /// Whether the gate is still held. The end of the stream opens it.
     #[must_use]
     pub fn holds(&self) -> bool {
@@ -205,7 +205,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for GateHold {
     fn drop(&mut self) {
         let mut inner = self.gate.lock();
         if inner.holder == self.number {
@@ -234,8 +234,8 @@ fn size(event: &Event) -> usize {
 }
 
 /// The planner's side of the gate.
-pub(crate) struct Intake {
-    gate: Arc<Gate>,
+pub(crate) struct Passage {
+    gate: Arc<SnapshotGate>,
     changed: watch::Receiver<()>,
     held: VecDeque<Held>,
     held_bytes: usize,
@@ -247,16 +247,16 @@ pub(crate) struct Intake {
     position: Lsn,
 }
 
-impl Intake {
+impl Passage {
     /// Begins a new stream.
-    pub(crate) fn new(gate: Arc<Gate>) -> Self {
+    pub(crate) fn new(gate: Arc<SnapshotGate>) -> Self {
         let changed = gate.changed.subscribe();
         let mut inner = gate.lock();
         inner.attached = true;
         inner.passed.clear();
         inner.handed = Lsn::INVALID;
         drop(inner);
-        Intake {
+        Passage {
             gate,
             changed,
             held: VecDeque::new(),
@@ -374,7 +374,7 @@ impl Intake {
     }
 }
 
-impl Drop for Intake {
+impl Drop for Passage {
     fn drop(&mut self) {
         let mut inner = self.gate.lock();
         inner.attached = false;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     /// Feeds the stream and returns the ids that pass.
-    fn feed(intake: &mut Intake, events: impl IntoIterator<Item = Event>) -> Vec<u32> {
+    fn feed(intake: &mut Passage, events: impl IntoIterator<Item = Event>) -> Vec<u32> {
         let mut passed = Vec::new();
         let mut note = |event: Event| {
             if let Event::Begin(begin) = event {
@@ -427,12 +427,12 @@ mod tests {
 
     #[tokio::test]
     async fn exactly_what_the_snapshot_sees_passes() {
-        let gate = Arc::new(Gate::default());
-        assert_eq!(gate.hold().unwrap_err(), HoldError::NotStreaming);
-        let mut intake = Intake::new(Arc::clone(&gate));
+        let gate = Arc::new(SnapshotGate::default());
+        assert_eq!(gate.hold().unwrap_err(), GateHoldError::NotStreaming);
+        let mut intake = Passage::new(Arc::clone(&gate));
         assert_eq!(feed(&mut intake, transaction(7, 100)), [7]);
         let hold = gate.hold().unwrap();
-        assert_eq!(gate.hold().unwrap_err(), HoldError::Busy);
+        assert_eq!(gate.hold().unwrap_err(), GateHoldError::Busy);
         assert!(feed(&mut intake, [transaction(8, 110), transaction(9, 120)].concat()).is_empty());
 
         {
@@ -451,8 +451,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_snapshot_that_is_no_prefix_is_refused_and_a_later_one_is_not() {
-        let gate = Arc::new(Gate::default());
-        let mut intake = Intake::new(Arc::clone(&gate));
+        let gate = Arc::new(SnapshotGate::default());
+        let mut intake = Passage::new(Arc::clone(&gate));
         let hold = gate.hold().unwrap();
         feed(&mut intake, [transaction(8, 110), transaction(9, 120)].concat());
         {
@@ -473,8 +473,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_passed_before_it_was_visible_is_no_prefix() {
-        let gate = Arc::new(Gate::default());
-        let mut intake = Intake::new(Arc::clone(&gate));
+        let gate = Arc::new(SnapshotGate::default());
+        let mut intake = Passage::new(Arc::clone(&gate));
         feed(&mut intake, transaction(8, 110));
         let hold = gate.hold().unwrap();
         assert_eq!(hold.advance(snapshot("8:10:8"), Lsn::new(130)).await, Advance::NotPrefix);
@@ -482,8 +482,8 @@ mod tests {
 
     #[tokio::test]
     async fn too_much_wants_a_later_snapshot_and_the_end_of_the_stream_opens_the_gate() {
-        let gate = Arc::new(Gate::default());
-        let mut intake = Intake::new(Arc::clone(&gate));
+        let gate = Arc::new(SnapshotGate::default());
+        let mut intake = Passage::new(Arc::clone(&gate));
         let hold = gate.hold().unwrap();
         let count = u32::try_from(HELD_BYTES_MAX / EVENT_OVERHEAD / 2 + 1).unwrap();
         let passed = feed(&mut intake, (0..count).flat_map(|n| transaction(n, 100 + u64::from(n) * 4)));
@@ -502,6 +502,6 @@ mod tests {
         let hold = gate.hold().unwrap();
         drop(intake);
         assert_eq!(hold.advance(snapshot("8:10:8"), Lsn::new(130)).await, Advance::Lost);
-        assert_eq!(gate.hold().unwrap_err(), HoldError::NotStreaming);
+        assert_eq!(gate.hold().unwrap_err(), GateHoldError::NotStreaming);
     }
 }

@@ -10,20 +10,20 @@ use plan::{Digest, End, Tally};
 use schedule::RangeTracker;
 
 use crate::counters::{Counters, add};
-use crate::fit::Fit;
+use crate::set_size::SetSize;
 
-/// Shared by the executors; the module explains it.
-pub(crate) struct Shared {
+/// Counters, experience and position of one target; the module explains it.
+pub(crate) struct SharedProgress {
     pub(crate) counters: Arc<Counters>,
     progress: Arc<Progress>,
     /// The size of the sets to try.
-    fit: Mutex<Fit>,
+    set_size: Mutex<SetSize>,
     /// The same size in transactions, for the planner.
     fitting: Arc<AtomicUsize>,
     /// The position that the last target transaction stored.
     stored: AtomicU64,
     /// The cost of transactions that each stay one (`keep_transactions`).
-    pub(crate) kept: Arc<Kept>,
+    pub(crate) kept: Arc<PerTransactionCost>,
     /// The target's position where transactions commit out of order.
     reach: Option<Mutex<RangeTracker>>,
     /// Tells the planner that a table of the target has changed.
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
 /// The cost of a transaction that stays one, when many are sent to one session without waiting
 /// between them.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct PerTransactionCost {
     /// Nanoseconds for each transaction, as measured last.
     each: AtomicU64,
     /// Number and time of the transactions since that measurement.
@@ -47,7 +47,7 @@ const KEPT_SLOW: Duration = Duration::from_micros(500);
 /// Number of transactions in one measurement; fewer prove nothing.
 const KEPT_MEASURED: usize = 16;
 
-impl Kept {
+impl PerTransactionCost {
     /// Notes that this many transactions took `time` together.
     pub(crate) fn took(&self, transactions: usize, time: Duration) {
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,12 +65,12 @@ impl Kept {
     }
 }
 
-impl Shared {
-    pub(crate) fn new(counters: Arc<Counters>, progress: Arc<Progress>) -> Shared {
-        Shared {
+impl SharedProgress {
+    pub(crate) fn new(counters: Arc<Counters>, progress: Arc<Progress>) -> SharedProgress {
+        SharedProgress {
             counters,
             progress,
-            fit: Mutex::new(Fit::new()),
+            set_size: Mutex::new(SetSize::new()),
             fitting: Arc::new(AtomicUsize::new(usize::MAX)),
             stored: AtomicU64::new(0),
             kept: Arc::default(),
@@ -80,13 +80,13 @@ impl Shared {
     }
 
     /// Makes it for transactions that commit out of order, behind `prefix`.
-    pub(crate) fn relaxed(self, prefix: Lsn) -> Shared {
-        Shared { reach: Some(Mutex::new(RangeTracker::new(prefix))), ..self }
+    pub(crate) fn relaxed(self, prefix: Lsn) -> SharedProgress {
+        SharedProgress { reach: Some(Mutex::new(RangeTracker::new(prefix))), ..self }
     }
 
     /// Makes it set `changed` when a table of the target has changed.
-    pub(crate) fn telling(self, changed: Arc<AtomicBool>) -> Shared {
-        Shared { tables_changed: changed, ..self }
+    pub(crate) fn telling(self, changed: Arc<AtomicBool>) -> SharedProgress {
+        SharedProgress { tables_changed: changed, ..self }
     }
 
     /// Notes that a table of the target has changed.
@@ -160,8 +160,8 @@ impl Shared {
         Arc::clone(&self.fitting)
     }
 
-    pub(crate) fn fit(&self) -> MutexGuard<'_, Fit> {
-        self.fit.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn set_size(&self) -> MutexGuard<'_, SetSize> {
+        self.set_size.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that no change before `lsn` is left for this target.
@@ -175,7 +175,7 @@ impl Shared {
 
     /// Notes that a chunk is done.
     pub(crate) fn done(&self, bytes: usize) {
-        self.fitting.store(self.fit().transactions(), Ordering::Relaxed);
+        self.fitting.store(self.set_size().transactions(), Ordering::Relaxed);
         self.counters.queued_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_slow_by_what_many_took() {
-        let kept = Kept::default();
+        let kept = PerTransactionCost::default();
         assert!(!kept.is_slow(), "nothing is known");
         kept.took(KEPT_MEASURED - 1, Duration::from_secs(1));
         assert!(!kept.is_slow(), "too few");

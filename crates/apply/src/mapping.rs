@@ -1,6 +1,6 @@
 //! What the target's catalogs say about a table, and which tables have joined.
 //!
-//! The catalog takes relations as the source describes them, and returns their mapping, which it
+//! [`Mappings`] takes relations as the source describes them, and returns their mapping, which it
 //! reads from the target once for each description. It keeps a mapping until one of these happens:
 //!
 //! - the source describes the relation anew;
@@ -39,7 +39,7 @@ enum Known {
     Unknown,
 }
 
-pub(crate) struct Catalog {
+pub(crate) struct Mappings {
     session: Session,
     joined: JoinedTables,
     joining: HashSet<TableKey>,
@@ -63,9 +63,9 @@ pub(crate) struct Catalog {
     pub(crate) tells_writers: Option<SubscriptionName>,
 }
 
-impl Catalog {
+impl Mappings {
     pub(crate) fn new(session: Session, joined: JoinedTables, ordinary_triggers: bool) -> Self {
-        Catalog {
+        Mappings {
             session,
             joined,
             joining: HashSet::new(),
@@ -219,7 +219,7 @@ impl Catalog {
         parted
     }
 
-    /// [`Catalog::map`] for a table that joins as `key`; `relation` may have had another name in
+    /// [`Mappings::map`] for a table that joins as `key`; `relation` may have had another name in
     /// the stream.
     async fn map_joining(
         &mut self,

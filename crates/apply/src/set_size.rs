@@ -1,9 +1,9 @@
 //! How many transactions fit the target as one set, by experience.
 //!
-//! While nothing fails, a batch is tried whole. When a set does not fit, half of it is tried, then
-//! half of that, down to [`EXACT`] transactions. Those are replayed one change at a time. Each set
-//! that fits doubles the size again. So one conflict among thousands of transactions costs a few
-//! attempts (rule F4).
+//! While nothing fails, a batch is tried whole. When a set does not fit, half of it is tried,
+//! then half of that, down to [`EXACT`] transactions. Those are replayed one change at a time. Each
+//! set that fits doubles the size again. So one conflict among thousands of transactions costs a
+//! few attempts (rule F4).
 //!
 //! Where sets keep failing, the next batch is first cut to the size that last fitted. When even the
 //! smallest sets fail repeatedly, more and more transactions are replayed exactly before the next
@@ -18,16 +18,16 @@ const BACK_OFF_MAX: u32 = 64;
 
 /// The size that is tried next.
 #[derive(Debug)]
-pub(crate) struct Fit {
+pub(crate) struct SetSize {
     transactions: usize,
     /// Exact replays left before a set is tried.
     exact_left: u32,
     back_off: u32,
 }
 
-impl Fit {
-    pub(crate) fn new() -> Fit {
-        Fit { transactions: usize::MAX, exact_left: 0, back_off: 0 }
+impl SetSize {
+    pub(crate) fn new() -> SetSize {
+        SetSize { transactions: usize::MAX, exact_left: 0, back_off: 0 }
     }
 
     /// Maximum number of transactions in the next set.
@@ -78,23 +78,23 @@ mod tests {
     /// Returns the transactions executed as sets and those replayed exactly, when batches of 1,000
     /// are applied and every `distance`th transaction conflicts.
     fn cost(distance: usize) -> (usize, usize) {
-        let (mut fit, mut sets, mut exact) = (Fit::new(), 0, 0);
+        let (mut set_size, mut sets, mut exact) = (SetSize::new(), 0, 0);
         for batch in 0..100 {
             let mut at = batch * 1_000;
             let end = at + 1_000;
             while at < end {
-                let size = fit.transactions().min(end - at);
+                let size = set_size.transactions().min(end - at);
                 if size <= EXACT {
                     exact += size;
-                    fit.replayed();
+                    set_size.replayed();
                     at += size;
                     continue;
                 }
                 sets += size;
                 if (at..at + size).any(|transaction| transaction % distance == distance - 1) {
-                    fit.failed(size);
+                    set_size.failed(size);
                 } else {
-                    fit.fitted(size);
+                    set_size.fitted(size);
                     at += size;
                 }
             }
@@ -104,14 +104,14 @@ mod tests {
 
     #[test]
     fn cutting_a_batch_into_small_pieces_moves_each_transaction_a_few_times() {
-        let fit = Fit { transactions: EXACT, exact_left: 1, back_off: 1 };
+        let set_size = SetSize { transactions: EXACT, exact_left: 1, back_off: 1 };
         let (mut rest, mut pieces, mut moved) = (vec![10_001], Vec::new(), 0);
         while let Some(size) = rest.pop() {
-            if size <= fit.transactions() {
+            if size <= set_size.transactions() {
                 pieces.push(size);
                 continue;
             }
-            let at = fit.cut(size);
+            let at = set_size.cut(size);
             assert!(at < size);
             moved += size - at;
             rest.extend([size - at, at]);

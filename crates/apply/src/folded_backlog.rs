@@ -1,7 +1,7 @@
 //! Batches that are folded while the executor is busy.
 //!
-//! The planner *settles* a full batch that no worker can take. It folds the changes into a plan,
-//! where a row that is written repeatedly is held once. The changes as they came go to a file
+//! When no worker can take a full batch, the planner folds it: the changes enter a plan, where a
+//! row that is written repeatedly is held once. The changes as they came go to a file
 //! ([`crate::spill`]), in case the plan does not hold. So memory holds what will be written, not
 //! every change. The further the target is behind, the more is written at once.
 //!
@@ -11,7 +11,7 @@
 //!        +----------------------> file (every change, in order)  /
 //! ```
 //! Invariants: a batch is in the file before it is in the plan. A batch that cannot be written to
-//! the file stays where it was, and nothing more is settled.
+//! the file stays where it was, and nothing more is folded.
 
 use std::fs::File;
 
@@ -28,7 +28,7 @@ const SINGLE_ROWS_MAX: usize = 1_000;
 
 /// Whole transactions that will be one chunk.
 #[derive(Debug)]
-pub(crate) struct Settled {
+pub(crate) struct FoldedBacklog {
     spill: Spill,
     /// `None` after changes that contradict one another.
     plan: Option<Plan>,
@@ -37,7 +37,7 @@ pub(crate) struct Settled {
     closed: bool,
 }
 
-/// Limits of what may be settled.
+/// Limits of what may be folded.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
     /// Rows to write.
@@ -50,10 +50,10 @@ pub(crate) struct Room {
     pub(crate) transactions: usize,
 }
 
-impl Settled {
+impl FoldedBacklog {
     /// Makes an empty one. `file` is empty, and this owns it from now on.
-    pub(crate) fn new(file: File, binary: bool) -> Settled {
-        Settled {
+    pub(crate) fn new(file: File, binary: bool) -> FoldedBacklog {
+        FoldedBacklog {
             spill: Spill::new(file),
             plan: Some(Plan::detached(binary)),
             digest: Digest::default(),
@@ -95,7 +95,7 @@ impl Settled {
     }
 
     pub(crate) fn into_chunk(self) -> Chunk {
-        let Settled { spill, plan, digest, .. } = self;
+        let FoldedBacklog { spill, plan, digest, .. } = self;
         let originals = Originals::Disk(spill.into_spilled());
         Chunk { originals, digest, plan, first: true, last: true, each: false }
     }
@@ -173,13 +173,13 @@ mod tests {
 
     #[test]
     fn changes_come_back_as_they_were_put_aside() {
-        let mut settled = Settled::new(scratch(), false);
+        let mut folded = FoldedBacklog::new(scratch(), false);
         for first in [10, 20, 30] {
-            assert!(settled.has_room(&batch(first), ROOM));
-            settled.add(batch(first)).unwrap();
+            assert!(folded.has_room(&batch(first), ROOM));
+            folded.add(batch(first)).unwrap();
         }
-        assert_eq!(settled.digest.transactions, 9);
-        let chunk = settled.into_chunk();
+        assert_eq!(folded.digest.transactions, 9);
+        let chunk = folded.into_chunk();
         assert_eq!((chunk.digest.skipped, chunk.digest.tally.updates), (3, 6));
         let Originals::Disk(spilled) = chunk.originals else { panic!("not on disk") };
         let mut reader = spilled.read().unwrap();
@@ -194,23 +194,23 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_given_back_and_what_was_stays() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        let mut settled = Settled::new(scratch(), false);
-        settled.add(batch(10)).unwrap();
+        let mut folded = FoldedBacklog::new(scratch(), false);
+        folded.add(batch(10)).unwrap();
         // A file that may not be written to stands for a full disk.
         let closed = File::open(path.path()).unwrap();
-        let writable = settled.spill.exchange(closed);
-        let back = settled.add(batch(20)).unwrap_err();
+        let writable = folded.spill.exchange(closed);
+        let back = folded.add(batch(20)).unwrap_err();
         assert_eq!(shown(&[back]), shown(&[batch(20)]));
-        assert!(!settled.has_room(&batch(20), ROOM), "nothing more is settled");
-        settled.spill.exchange(writable);
-        let Originals::Disk(spilled) = settled.into_chunk().originals else { panic!("not on disk") };
+        assert!(!folded.has_room(&batch(20), ROOM), "nothing more is folded");
+        folded.spill.exchange(writable);
+        let Originals::Disk(spilled) = folded.into_chunk().originals else { panic!("not on disk") };
         let read = spilled.read().unwrap().next(usize::MAX).unwrap().unwrap();
         assert_eq!(shown(&[read]), shown(&[batch(10)]));
     }
 
     #[test]
     fn a_row_that_is_written_again_takes_no_more_room() {
-        let mut settled = Settled::new(scratch(), false);
+        let mut folded = FoldedBacklog::new(scratch(), false);
         let update = |n: usize| {
             let mut batch = batch(10);
             batch.changes = vec![row(Op::Update { old: None, new: tuple(n % 10, Some("value")) })];
@@ -219,17 +219,17 @@ mod tests {
             batch
         };
         for n in 0..500 {
-            settled.add(update(n)).unwrap();
+            folded.add(update(n)).unwrap();
         }
-        let plan = settled.plan.as_ref().unwrap();
+        let plan = folded.plan.as_ref().unwrap();
         assert_eq!(plan.rows(), 10);
         assert!(plan.bytes() < 10 * 300, "{}", plan.bytes());
-        assert_eq!(settled.digest.tally.updates, 500);
+        assert_eq!(folded.digest.tally.updates, 500);
     }
 
     #[test]
     fn rows_that_each_take_a_statement_are_not_gathered() {
-        let mut settled = Settled::new(scratch(), false);
+        let mut folded = FoldedBacklog::new(scratch(), false);
         let mut moves = batch(10);
         let moved = |n| {
             let old = OldTuple { key_only: true, tuple: tuple(n, None) };
@@ -238,23 +238,23 @@ mod tests {
         moves.changes = (0..=SINGLE_ROWS_MAX).map(moved).collect();
         moves.ends.truncate(1);
         moves.ends[0].changes_end = moves.changes.len();
-        assert!(settled.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
-        settled.add(moves).unwrap();
-        assert!(!settled.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
+        assert!(folded.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
+        folded.add(moves).unwrap();
+        assert!(!folded.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
     }
 
     #[test]
     fn changes_that_contradict_one_another_end_it() {
-        let mut settled = Settled::new(scratch(), false);
+        let mut folded = FoldedBacklog::new(scratch(), false);
         for _ in 0..2 {
             let mut twice = batch(10);
             twice.changes = vec![row(Op::Insert(tuple(1, Some("x"))))];
             twice.ends.truncate(1);
             twice.ends[0].changes_end = 1;
-            settled.add(twice).unwrap();
+            folded.add(twice).unwrap();
         }
-        assert!(!settled.has_room(&batch(10), ROOM));
-        let chunk = settled.into_chunk();
+        assert!(!folded.has_room(&batch(10), ROOM));
+        let chunk = folded.into_chunk();
         assert!(chunk.plan.is_none());
         assert_eq!(chunk.digest.transactions, 2);
     }

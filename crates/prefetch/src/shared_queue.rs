@@ -33,7 +33,7 @@ pub(crate) const NEARER: Duration = Duration::from_millis(5);
 pub(crate) const TROUBLE: Duration = Duration::from_secs(60);
 
 /// See the module.
-pub(crate) struct Shared {
+pub(crate) struct SharedQueue {
     pub(crate) options: PrefetchOptions,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) known: KnownTables,
@@ -56,14 +56,14 @@ pub(crate) enum Job {
     LookUp(Group),
 }
 
-impl Shared {
+impl SharedQueue {
     pub(crate) fn new(
         options: PrefetchOptions,
         progress: &Arc<Progress>,
         figures: &Arc<PrefetchFigures>,
         workers: usize,
-    ) -> Shared {
-        Shared {
+    ) -> SharedQueue {
+        SharedQueue {
             options,
             queue: Mutex::default(),
             known: KnownTables::default(),

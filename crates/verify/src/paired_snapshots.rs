@@ -57,7 +57,7 @@ pub struct SourceSnapshot {
 
 /// Why the stream could not be held or advanced.
 #[derive(Debug)]
-pub enum PinError {
+pub enum ApplierError {
     /// Another attempt may succeed.
     Passing(String),
     /// No attempt will succeed.
@@ -66,33 +66,33 @@ pub enum PinError {
 
 /// The applier of changes to the target, which can wait between two commits.
 #[async_trait]
-pub trait Pin: Send {
+pub trait Applier: Send {
     /// Whether there is an applier.
     fn is_live(&self) -> bool;
     /// Commits nothing more.
-    async fn hold(&mut self) -> Result<(), PinError>;
+    async fn hold(&mut self) -> Result<(), ApplierError>;
     /// Commits exactly what the snapshot sees; false if that is no prefix of
     /// the commits, so that another snapshot is needed.
-    async fn advance(&mut self, snapshot: &SourceSnapshot) -> Result<bool, PinError>;
+    async fn advance(&mut self, snapshot: &SourceSnapshot) -> Result<bool, ApplierError>;
     /// Goes on. The held applier also goes on by itself when `verify` is gone.
     async fn release(&mut self);
 }
 
 /// Nobody applies changes: the ends are compared as they are.
 #[derive(Debug, Clone, Copy)]
-pub struct NoPin;
+pub struct NoApplier;
 
 #[async_trait]
-impl Pin for NoPin {
+impl Applier for NoApplier {
     fn is_live(&self) -> bool {
         false
     }
 
-    async fn hold(&mut self) -> Result<(), PinError> {
+    async fn hold(&mut self) -> Result<(), ApplierError> {
         Ok(())
     }
 
-    async fn advance(&mut self, _: &SourceSnapshot) -> Result<bool, PinError> {
+    async fn advance(&mut self, _: &SourceSnapshot) -> Result<bool, ApplierError> {
         Ok(true)
     }
 
@@ -114,23 +114,25 @@ pub(crate) struct PinFigures {
 }
 
 /// Why there are no snapshots.
-pub(crate) enum PinFailure {
+pub(crate) enum SnapshotFailure {
     /// This table cannot be locked.
     Table(usize, Error),
     All(Error),
 }
 
-impl From<Error> for PinFailure {
+impl From<Error> for SnapshotFailure {
     fn from(error: Error) -> Self {
-        PinFailure::All(error)
+        SnapshotFailure::All(error)
     }
 }
 
-impl From<PinError> for Attempt {
-    fn from(error: PinError) -> Self {
+impl From<ApplierError> for Attempt {
+    fn from(error: ApplierError) -> Self {
         match error {
-            PinError::Passing(message) => Attempt::Passing(Kind::Pin(message).into()),
-            PinError::Final(message) => Attempt::Final(PinFailure::All(Kind::Pin(message).into())),
+            ApplierError::Passing(message) => Attempt::Passing(Kind::Applier(message).into()),
+            ApplierError::Final(message) => {
+                Attempt::Final(SnapshotFailure::All(Kind::Applier(message).into()))
+            }
         }
     }
 }
@@ -138,12 +140,12 @@ impl From<PinError> for Attempt {
 /// Why an attempt failed.
 enum Attempt {
     Passing(Error),
-    Final(PinFailure),
+    Final(SnapshotFailure),
 }
 
 impl From<Error> for Attempt {
     fn from(error: Error) -> Self {
-        Attempt::Final(PinFailure::All(error))
+        Attempt::Final(SnapshotFailure::All(error))
     }
 }
 
@@ -188,13 +190,13 @@ impl Holders {
     /// Takes snapshots in which `tables`, by their number, can be read.
     pub(crate) async fn take(
         &mut self,
-        pin: &mut dyn Pin,
+        applier: &mut dyn Applier,
         tables: &[(usize, &ComparedTable)],
-    ) -> Result<Snapshots, PinFailure> {
+    ) -> Result<Snapshots, SnapshotFailure> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let attempt = self.attempt(pin, tables).await;
-            pin.release().await;
+            let attempt = self.attempt(applier, tables).await;
+            applier.release().await;
             if let Some(held_at) = self.held_at.take() {
                 self.figures.held_max = self.figures.held_max.max(held_at.elapsed());
             }
@@ -209,7 +211,7 @@ impl Holders {
                 }
             };
             if Instant::now() >= deadline {
-                return Err(PinFailure::All(error));
+                return Err(SnapshotFailure::All(error));
             }
             tracing::debug!("no snapshots yet: {error}");
             tokio::time::sleep(PAUSE).await;
@@ -223,16 +225,16 @@ impl Holders {
 
     async fn attempt(
         &mut self,
-        pin: &mut dyn Pin,
+        applier: &mut dyn Applier,
         tables: &[(usize, &ComparedTable)],
     ) -> Result<Snapshots, Attempt> {
         lock(&self.pair.source, tables, |table| &table.source).await?;
-        pin.hold().await?;
-        self.held_at = pin.is_live().then(Instant::now);
+        applier.hold().await?;
+        self.held_at = applier.is_live().then(Instant::now);
         let mut tries = 0;
         let source = loop {
-            let (name, snapshot) = self.source_snapshot(pin.is_live()).await?;
-            if pin.advance(&snapshot).await? {
+            let (name, snapshot) = self.source_snapshot(applier.is_live()).await?;
+            if applier.advance(&snapshot).await? {
                 break name;
             }
             self.figures.not_a_prefix += 1;
@@ -296,7 +298,7 @@ async fn lock(
         match session::run(holder, "lock the table", &statement(table)).await {
             Err(error) if error.is_locked() => return Err(Attempt::Passing(error)),
             Err(error) if error.is_connection_lost() => return Err(error.into()),
-            Err(error) => return Err(Attempt::Final(PinFailure::Table(*number, error))),
+            Err(error) => return Err(Attempt::Final(SnapshotFailure::Table(*number, error))),
             Ok(()) => session::run(holder, "end a transaction", "ROLLBACK").await?,
         }
     }
