@@ -24,6 +24,7 @@ mod large;
 mod lock_watch;
 mod mapping;
 mod open_transaction;
+mod planner;
 #[cfg(test)]
 mod plans_on_servers;
 mod runaway;

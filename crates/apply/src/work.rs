@@ -16,7 +16,7 @@ pub(crate) enum Work {
     /// A large transaction that others may pass.
     Large(Box<Large>, Footprint),
     /// The end of a transaction that is executed while it is open.
-    Early(Box<Ended>),
+    Ended(Box<Ended>),
     Join(Join),
     /// The planner has handed over everything before this position.
     CaughtUp(Lsn),

@@ -262,7 +262,7 @@ impl Workers {
             Work::Join(join) => {
                 (InFlightChunk::Alone(Some(Command::Join(join))), Footprint::Everything, None)
             }
-            Work::Early(ended) => (InFlightChunk::Ended(Some(ended)), Footprint::Everything, None),
+            Work::Ended(ended) => (InFlightChunk::Ended(Some(ended)), Footprint::Everything, None),
             Work::Chunk(chunk, busy) => {
                 if let Some(end) = &chunk.digest.last {
                     self.shared.handed(end.commit.end_lsn);

@@ -102,7 +102,7 @@ async fn execute(
                 counters.executing.store(false, Ordering::Relaxed);
             }
             // These come only where several sessions apply.
-            Work::Large(..) | Work::Early(_) => return Err(Kind::LostTask.into()),
+            Work::Large(..) | Work::Ended(_) => return Err(Kind::LostTask.into()),
             Work::Join(join) => {
                 counters.executing.store(true, Ordering::Relaxed);
                 executor.join(join).await?;

@@ -18,7 +18,7 @@ const BATCH_ROWS: usize = 10_000;
 /// read ahead. While work is being executed, this many changes are worth another session and two
 /// more round trips. A smaller set costs the target more than it gains; changes that wait a little
 /// longer are folded.
-pub(super) const AHEAD_ROWS: usize = 2_000;
+pub(crate) const AHEAD_ROWS: usize = 2_000;
 
 /// How an applier works.
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ pub fn sessions(workers: usize, order: CommitOrder, streaming: bool) -> usize {
 }
 
 impl Options {
-    pub(super) fn batch_rows(&self) -> usize {
+    pub(crate) fn batch_rows(&self) -> usize {
         let most = if self.keep_transactions { AHEAD_ROWS } else { BATCH_ROWS };
         (self.batch_rows_max / BATCHES).clamp(1, most)
     }
@@ -107,7 +107,7 @@ impl Options {
     }
 
     /// Maximum bytes of a batch with this many workers.
-    pub(super) fn batch_bytes(&self, workers: usize) -> usize {
+    pub(crate) fn batch_bytes(&self, workers: usize) -> usize {
         self.batch_bytes_max / workers.max(BATCHES)
     }
 }
