@@ -17,8 +17,7 @@
 //! a crash leaves.
 //!
 //! The crate knows no SQL and no sockets, and no clock but the ones that callers read. Decoding the
-//! target's WAL belongs to `output`, asking the servers and acting on an answer to `engine` and
-//! `apply`.
+//! target's WAL belongs to `output`, capture to `retention`, acting on an answer to `apply`.
 
 mod coverage;
 mod deletion;

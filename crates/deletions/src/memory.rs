@@ -21,6 +21,7 @@
 //! It does not belong here where deletions come from, when the horizon may move
 //! ([`crate::Horizon`]), and what an UPDATE without its row leads to.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -85,6 +86,16 @@ pub enum Discarded {
     OtherHistory,
     /// Its files are damaged, or of a version that is not known here.
     Damaged,
+}
+
+impl fmt::Display for Discarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Discarded::OtherServer => "it is of another cluster or database",
+            Discarded::OtherHistory => "the server failed over or was restored since",
+            Discarded::Damaged => "its files are damaged, or another version of pgsluice wrote them",
+        })
+    }
 }
 
 /// The two files of a memory.

@@ -13,6 +13,7 @@ use catalog::Catalog;
 use txn::Spool;
 use wal::{Reader, Records, Start};
 
+use crate::deletions::Deleted;
 use crate::error::{Error, Kind, Refused, Result};
 use crate::group::{Group, Member, Place};
 use crate::options::Options;
@@ -178,6 +179,21 @@ impl Outputs<'_, '_> {
         }
         match self.advance() {
             Ok(true) => Ok(self.group.members[0].output()),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                *self.failed = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// The next deletion, where the options ask for these.
+    pub(crate) fn next_deletion(&mut self) -> Result<Option<Deleted>> {
+        if *self.failed {
+            return Err(Error::new(Kind::Over));
+        }
+        match self.advance() {
+            Ok(true) => Ok(self.group.members[0].take_deletion()),
             Ok(false) => Ok(None),
             Err(error) => {
                 *self.failed = true;

@@ -29,6 +29,7 @@ use txn::Spool;
 use txn::reorder::{Boundary, Event, ReorderBuffer};
 use wal::{Interest, LocatorFilterCache, Record, Rmgr, Verdict};
 
+use crate::deletions::{Deleted, DeletionWriter};
 use crate::error::{Error, Kind, Result};
 use crate::options::Options;
 use crate::table::Wanted;
@@ -92,6 +93,8 @@ pub(crate) struct Member {
     pub(crate) tables: Tables,
     pub(crate) buffer: ReorderBuffer<Wanted>,
     pub(crate) writer: Writer,
+    /// Takes the place of `writer` where deletions come out.
+    deletions: Option<DeletionWriter>,
     /// By running transaction. `None` without two-phase commit, because only that needs it.
     first: Option<FxHashMap<Xid, First>>,
     seen_by_look: u64,
@@ -363,6 +366,7 @@ impl Member {
     pub(crate) fn new(options: Options, spool: Box<dyn Spool>) -> Member {
         let first = options.two_phase_at.map(|_| FxHashMap::default());
         let buffer = ReorderBuffer::new(options.reorder(), spool);
+        let deletions = options.deletions.as_ref().map(|_| DeletionWriter::default());
         let options = Arc::new(options);
         let (tables, writer) = (Tables::new(Arc::clone(&options)), Writer::new(Arc::clone(&options)));
         Member {
@@ -371,6 +375,7 @@ impl Member {
             tables,
             buffer,
             writer,
+            deletions,
             first,
             seen_by_look: 0,
             failed: None,
@@ -391,13 +396,21 @@ impl Member {
 
     fn go(&mut self, catalog: &Catalog) -> Result<bool> {
         loop {
-            if self.writer.advance() {
+            let has_output = match &self.deletions {
+                Some(deletions) => deletions.has_output(),
+                None => self.writer.advance(),
+            };
+            if has_output {
                 return Ok(true);
             }
             if !self.buffer.go()? {
                 return Ok(false);
             }
             let Some(event) = self.buffer.event() else { return Err(self.buffer.cut_short().into()) };
+            if let Some(deletions) = &mut self.deletions {
+                deletions.event(&event, &self.options)?;
+                continue;
+            }
             let first = |xid| self.first.as_ref()?.get(&xid).copied();
             if let Event::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) = &event
                 && first(prepared.xid).is_some_and(|first| !first.has_snapshot)
@@ -411,6 +424,11 @@ impl Member {
     /// The message that [`Member::advance`] went to.
     pub(crate) fn output(&self) -> Option<Output<'_>> {
         self.writer.output()
+    }
+
+    /// Takes the deletion away that [`Member::advance`] went to.
+    pub(crate) fn take_deletion(&mut self) -> Option<Deleted> {
+        self.deletions.as_mut().and_then(DeletionWriter::take)
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -446,8 +464,24 @@ impl Member {
             && record.lsn() >= self.options.start
     }
 
+    /// Whether only deletions come out, and this changes a row and is none of them.
+    fn is_no_deletion(&self, decoded: &Decoded<'_>) -> bool {
+        let Some(skipped) = &self.options.deletions else { return false };
+        let is_skipped = || decoded.origin.is_some_and(|origin| skipped.contains(&origin));
+        match &decoded.what {
+            What::Update(update) => update.old.is_none() || is_skipped(),
+            What::Insert(_) | What::MultiInsert(_) | What::Confirm(_) => true,
+            What::Delete(_) | What::Truncate(_) => is_skipped(),
+            _ => false,
+        }
+    }
+
     fn pass(&mut self, catalog: &Catalog, record: &Record<'_>, decoded: &Decoded<'_>) {
         self.attempt(|member| {
+            if member.is_no_deletion(decoded) {
+                let (lsn, xid, top) = (record.lsn(), decoded.xid, decoded.top_level_xid);
+                return Ok(member.buffer.passed_over(lsn, xid, top)?);
+            }
             let mut asked = Asked { catalog, tables: &mut member.tables, error: None };
             let taken = member.buffer.record((record.lsn(), record.end()), decoded, &mut asked);
             if let Some(error) = asked.error {

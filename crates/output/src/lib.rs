@@ -21,6 +21,8 @@
 //! restart.
 
 mod decoder;
+mod deletion_decoder;
+mod deletions;
 mod error;
 mod error_reference;
 mod group;
@@ -34,6 +36,8 @@ mod writer;
 
 pub use catalog::Lost;
 pub use decoder::{Decoder, Outputs};
+pub use deletion_decoder::{DeletionDecoder, Deletions};
+pub use deletions::{Deleted, DeletedFrom, DeletedWhat, DeletingCommit};
 pub use error::{Error, Refused};
 pub use error_reference::error_reference;
 pub use group::{MemberId, Place, Running};

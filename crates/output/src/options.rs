@@ -46,6 +46,9 @@ pub struct Options {
     /// If one of the publications does not exist, a change is an error on every major. Servers from
     /// 18 on only warn, and leave out what the publication might have published.
     pub all_publications: bool,
+    /// Deletions come out instead of messages ([`crate::DeletionDecoder`]), but none of these
+    /// origins.
+    pub(crate) deletions: Option<Vec<u16>>,
 }
 
 /// Which tables are decoded.
@@ -137,6 +140,7 @@ impl Options {
             refused: OnRefused::Stop,
             early_filter: true,
             all_publications: false,
+            deletions: None,
         }
     }
 

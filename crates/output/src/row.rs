@@ -151,6 +151,31 @@ impl<'a> Of<'a> {
         Ok(())
     }
 
+    /// The columns that are sent, in binary form.
+    pub(crate) fn binary_values(&self, side: &Side<'a>, settings: &Settings) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut values = Vec::with_capacity(self.table.columns.len());
+        for column in &self.table.columns {
+            let broken = |cause| self.broken(Some(&column.name), cause);
+            let payload = match &side.values[column.place] {
+                Value::Null if column.place >= side.stored => {
+                    let missing = self.table.rendered.iter().find(|(at, _)| *at == column.place);
+                    values.push(missing.and_then(|(_, missing)| missing.binary.clone()));
+                    continue;
+                }
+                Value::Null => None,
+                _ => self.payload(side, column.place).map_err(broken)?,
+            };
+            let Some(payload) = payload else {
+                values.push(None);
+                continue;
+            };
+            let mut rendered = Vec::new();
+            column.codec.binary(&payload, settings, &mut rendered).map_err(broken)?;
+            values.push(Some(rendered));
+        }
+        Ok(values)
+    }
+
     /// NULL, or a missing value that the server has rendered.
     fn missing(&self, place: usize, stored: usize, binary: bool, out: &mut Vec<u8>) {
         let rendered = self.table.rendered.iter().find(|(at, _)| *at == place && place >= stored);

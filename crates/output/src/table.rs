@@ -122,6 +122,9 @@ enum How {
 }
 
 fn how(view: &View<'_>, options: &Options, relation: &Relation) -> How {
+    if options.deletions.is_some() {
+        return deletions_of(relation);
+    }
     let names = match &options.publications {
         Publications::EveryTable => return every_table(relation),
         Publications::Named(names) => names,
@@ -159,6 +162,33 @@ fn every_table(relation: &Relation) -> How {
     })
 }
 
+/// Which records of the relation tell of deletions, and the columns of its identity.
+fn deletions_of(relation: &Relation) -> How {
+    if !is_publishable(relation) {
+        return How::Not;
+    }
+    let in_identity = |column: &&Column| !column.stored.dropped && column.in_identity;
+    let (changes, columns): (Actions, Vec<&Column>) = match relation.identity {
+        // TRUNCATE is known without an identity.
+        _ if relation.kind == b'p' => (Actions::NONE, Vec::new()),
+        Identity::Nothing { .. } => (Actions::NONE, Vec::new()),
+        // An update that changes an indexed column is not HOT.
+        Identity::Index { .. } => {
+            (Actions::DELETE | Actions::NOT_HOT, relation.columns.iter().filter(in_identity).collect())
+        }
+        Identity::Full => {
+            let is_whole = |column: &&Column| is_ordinary(column);
+            (Actions::DELETE | Actions::UPDATE, relation.columns.iter().filter(is_whole).collect())
+        }
+    };
+    How::So(Published {
+        as_relation: relation.oid,
+        actions: changes | Actions::TRUNCATE,
+        columns: columns.into_iter().map(|column| column.number).collect(),
+        filters: Filters::default(),
+    })
+}
+
 fn is_ordinary(column: &Column) -> bool {
     !column.stored.dropped && column.stored.generated == Generated::No
 }
@@ -182,7 +212,7 @@ pub(crate) fn describe(
     let above = if published.as_relation == oid { None } else { view.relation(published.as_relation)? };
     let target = above.as_ref().unwrap_or(&own);
     let has_rows = published.actions.any_of(Actions::INSERT | Actions::UPDATE | Actions::DELETE);
-    if !has_rows {
+    if !has_rows && options.deletions.is_none() {
         // Column lists only matter for rows.
         published.columns = target.columns.iter().filter(|c| is_ordinary(c)).map(|c| c.number).collect();
     }

@@ -230,7 +230,9 @@ fn table_answer(table: Option<Wanted>, options: &Options, relation: Oid) -> Answ
 /// Chunks are wanted with the rows that they belong to.
 fn toast_answer(table: Option<Wanted>, options: &Options, relation: Oid) -> Answer {
     let is_wanted = |Wanted(table): &Wanted| {
-        !is_left_out(table, options) && table.actions.any_of(Actions::INSERT | Actions::UPDATE)
+        !is_left_out(table, options)
+            && options.deletions.is_none()
+            && table.actions.any_of(Actions::INSERT | Actions::UPDATE)
     };
     match table.filter(is_wanted) {
         Some(_) => Answer { target: Target::Toast, relation, interest: Interest::Rows(Actions::INSERT) },

@@ -44,6 +44,9 @@ impl Actions {
     /// TRUNCATE. Its record names relations and no files. The entry keeps it for the code that
     /// resolves the relations.
     pub const TRUNCATE: Actions = Actions(8);
+    /// Changed rows whose new version is not on the page of the old one, or has entries in indexes.
+    /// A change of an indexed column is among them.
+    pub const NOT_HOT: Actions = Actions(16);
     /// Everything that a publication can publish.
     pub const ALL: Actions = Actions(15);
 
@@ -155,7 +158,8 @@ fn actions(record: &Record<'_>) -> Option<Actions> {
     let actions = match (record.rmgr(), record.info() & op::MASK) {
         // A confirmed speculative insertion is an insertion.
         (Rmgr::Heap, op::INSERT | op::CONFIRM) | (Rmgr::Heap2, op::MULTI_INSERT) => Actions::INSERT,
-        (Rmgr::Heap, op::UPDATE | op::HOT_UPDATE) => Actions::UPDATE,
+        (Rmgr::Heap, op::UPDATE) => Actions::UPDATE | Actions::NOT_HOT,
+        (Rmgr::Heap, op::HOT_UPDATE) => Actions::UPDATE,
         // In WAL, a speculative insertion is taken back by a deletion. If inserts are wanted, both
         // are.
         (Rmgr::Heap, op::DELETE) => Actions::DELETE | Actions::INSERT,

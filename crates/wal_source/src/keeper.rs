@@ -32,7 +32,7 @@ const KEEP_AFTER: Duration = Duration::from_secs(5);
 const KEEP_BYTES_MAX: u64 = 256 << 20;
 
 /// Keeps the catalogs of one subscription.
-pub(crate) struct Keeper {
+pub struct Keeper {
     path: PathBuf,
     slot: String,
     timeline: u32,
@@ -71,7 +71,7 @@ impl Met {
 impl Keeper {
     /// Keeps what `restart` has, without its catalogs, in the file at `path`, from the place
     /// `saved` on.
-    pub(crate) fn new(
+    pub fn new(
         path: PathBuf,
         (slot, timeline, seen): (String, u32, Lsn),
         restart_lsn: Arc<RestartLsn>,
@@ -82,7 +82,8 @@ impl Keeper {
     }
 
     /// The place of the catalogs that were kept last. WAL from before it is not needed any more.
-    pub(crate) fn saved(&self) -> Lsn {
+    #[must_use]
+    pub fn saved(&self) -> Lsn {
         self.saved
     }
 
@@ -93,7 +94,10 @@ impl Keeper {
 
     /// Copies the catalogs, writes them once that is right, or moves the slot once they are
     /// written.
-    pub(crate) fn look(&mut self, place: Place<'_>, progress: &Progress) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub fn look(&mut self, place: Place<'_>, progress: &Progress) -> io::Result<()> {
         if let Some((lsn, saving)) = &mut self.saving {
             match saving.try_recv() {
                 Err(TryRecvError::Empty) => return Ok(()),

@@ -60,6 +60,7 @@ pub use self::error::{Error, Foreign, OtherSource};
 pub use self::error_reference::error_reference;
 pub use self::following::{Beside, WalSource};
 pub use self::identity::{drop_left_slot, watch_identity};
+pub use self::keeper::Keeper;
 pub use self::left_out::Judge;
 pub use self::new_look::NewLook;
 pub use self::restart::Restart;

@@ -27,16 +27,16 @@ const HEADER: usize = 16 + 4 + 4 + 8 + 8 + 4;
 #[derive(Debug, Clone)]
 pub struct Restart {
     /// The slot that keeps the WAL.
-    pub(crate) slot: String,
+    pub slot: String,
     /// The source's timeline when the file was written.
-    pub(crate) timeline: u32,
+    pub timeline: u32,
     /// The target had everything up to here on disk.
-    pub(crate) confirmed: Lsn,
+    pub confirmed: Lsn,
     /// Everything that the look at the catalogs and the first copy saw had committed before this
     /// position.
-    pub(crate) seen: Lsn,
+    pub seen: Lsn,
     /// The catalogs at the place where reading begins.
-    pub(crate) catalog: Catalog,
+    pub catalog: Catalog,
 }
 
 impl Restart {
@@ -44,7 +44,7 @@ impl Restart {
     ///
     /// # Errors
     /// The file could not be written.
-    pub(crate) fn save(&self, path: &Path) -> Result<(), Error> {
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
         self.write(path).map_err(|error| Kind::Spool(error).into())
     }
 
@@ -68,7 +68,7 @@ impl Restart {
     ///
     /// # Errors
     /// The file is missing or damaged. Nothing can replace it.
-    pub(crate) fn open(path: &Path) -> Result<Restart, Error> {
+    pub fn open(path: &Path) -> Result<Restart, Error> {
         let refused = |why: String| Error::from(Unfit::NoRestart { path: path.to_owned(), why });
         let bytes = match fs::read(path) {
             Ok(bytes) => bytes,
@@ -104,7 +104,8 @@ impl Restart {
     }
 
     /// Whether the file contains nothing from the WAL behind `fork`.
-    pub(crate) fn is_within(&self, fork: Lsn) -> bool {
+    #[must_use]
+    pub fn is_within(&self, fork: Lsn) -> bool {
         let last = self.catalog.last();
         // `<`, because `last` is where the last record begins. After the fork, another source
         // writes its first record at `fork`, too.
@@ -122,7 +123,8 @@ impl Restart {
     }
 
     /// The position from which WAL is needed.
-    pub(crate) fn lsn(&self) -> Lsn {
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
         last_record(&self.catalog)
     }
 }

@@ -1,0 +1,156 @@
+//! Where an attempt begins: what the memory has, what the kept catalogs allow, and a new look where
+//! they do not.
+//!
+//! | memory | kept catalogs and slot | capture begins |
+//! | --- | --- | --- |
+//! | has captured up to `c` | fit the target | behind `c`, without a gap |
+//! | any | are missing, lost, or of another history | behind a new look; what came before is a cut |
+//!
+//! A new look sees transactions that had committed by some position. Those do not come out of WAL,
+//! so capture begins behind what was flushed after the look.
+
+use std::fs;
+
+use base::{Lsn, Oid, PgTimestamp};
+use catalog::{Catalog, Look};
+use client::{Replication, Session, Wire};
+use deletions::{Memory, Opened, Server};
+use source::end::{LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, end_of_wal, flush, snapshot_session};
+use source::segments::Lineage;
+use source::slot::{self, SystemIdentity};
+use wal_source::Restart;
+
+use crate::condition::{Condition, Unfit};
+use crate::error::Error;
+use crate::handle::Retention;
+
+/// The target as an attempt finds it.
+pub(crate) struct TargetEnd {
+    pub(crate) session: Session,
+    pub(crate) wire: Wire,
+    pub(crate) identity: SystemIdentity,
+    pub(crate) lineage: Lineage,
+    server: Server,
+}
+
+/// Where capture begins.
+pub(crate) struct Begun {
+    pub(crate) restart: Restart,
+    /// Every transaction that commits behind this comes out.
+    pub(crate) from: Lsn,
+}
+
+const SERVER: &str = "\
+SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),
+       pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')),
+       (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())";
+
+// In microseconds since PostgreSQL's epoch.
+const CLOCK: &str = "\
+SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8";
+
+/// What the server's clock says.
+pub(crate) async fn clock(session: &Session) -> Result<PgTimestamp, Error> {
+    let row = session.query_one(CLOCK, &[]).await.map_err(|error| session.error(error))?;
+    Ok(PgTimestamp(row.get(0)))
+}
+
+/// Connects to the target, and finds out whether it can be captured.
+pub(crate) async fn connect(retention: &Retention) -> Result<TargetEnd, Error> {
+    let settings = retention.settings();
+    let name = settings.subscription.application_name("deletions");
+    let session = client::connect(&settings.target, &name, &SOURCE_SETTINGS).await?;
+    let row = session.query_one(SERVER, &[]).await.map_err(|error| session.error(error))?;
+    let wal_level: String = row.get(0);
+    if row.get(1) {
+        return Err(Error::unfit(Unfit::Standby));
+    }
+    if wal_level != "logical" {
+        return Err(Error::unfit(Unfit::WalLevel(wal_level)));
+    }
+    let segment_size = row.get::<_, i64>(2).cast_unsigned();
+    let database = Oid(row.get(3));
+    let mut wire = Wire::connect(&settings.target, &name, Replication::Database, &SOURCE_SETTINGS).await?;
+    let identity = slot::identify_system(&mut wire).await?;
+    let forks = slot::timeline_forks(&mut wire, identity.timeline).await?;
+    let timeline_start = forks.iter().map(|fork| fork.end).max().unwrap_or(Lsn::INVALID);
+    let wal_end = end_of_wal(&session).await?;
+    let server = Server {
+        system_id: identity.system_id,
+        database,
+        timeline: identity.timeline,
+        timeline_start,
+        wal_end,
+        clock: clock(&session).await?,
+    };
+    let lineage = Lineage { timeline: identity.timeline, forks, segment_size };
+    Ok(TargetEnd { session, wire, identity, lineage, server })
+}
+
+/// Opens the memory, and decides where capture begins.
+pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<Begun, Error> {
+    let settings = retention.settings();
+    fs::create_dir_all(&settings.dir)?;
+    let (mut memory, opened) = Memory::open(&settings.memory_file(), target.server, settings.bounds)?;
+    let own = state::own_origins(&*target.session, &settings.subscription)
+        .await
+        .map_err(|error| target.session.error(error))?;
+    memory.set_own_origins(own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect());
+    if let Opened::Discarded(why) = opened {
+        tracing::warn!("what was known of the target's deletions was discarded: {why}");
+    }
+    let kept = match opened {
+        Opened::Resumed { captured, .. } => kept(retention, target).await?.map(|restart| (restart, captured)),
+        Opened::New | Opened::Discarded(_) => None,
+    };
+    *retention.memory() = Some(memory);
+    let begun = match kept {
+        Some((restart, from)) => Begun { restart, from },
+        None => {
+            retention.set_condition(Condition::Looking);
+            look(retention, target).await?
+        }
+    };
+    // Read after WAL had reached that position.
+    let clock = clock(&target.session).await?;
+    if let Some(memory) = retention.memory().as_mut() {
+        memory.begin(begun.from, clock);
+    }
+    retention.tell_captured(begun.from);
+    Ok(begun)
+}
+
+/// The kept catalogs, if the target's slot has the WAL behind them.
+async fn kept(retention: &Retention, target: &TargetEnd) -> Result<Option<Restart>, Error> {
+    let settings = retention.settings();
+    let Ok(restart) = Restart::open(&settings.catalogs_file()) else { return Ok(None) };
+    let is_of_history = match target.lineage.forks.iter().find(|fork| fork.timeline == restart.timeline) {
+        Some(fork) => restart.is_within(fork.end),
+        None => restart.timeline == target.identity.timeline,
+    };
+    let slot = slot::slot_state(&target.session, &settings.slot()).await?;
+    let reserved = slot.filter(|slot| !slot.is_lost()).and_then(|slot| slot.restart_lsn);
+    let segment = |lsn: Lsn| lsn.as_u64() / target.lineage.segment_size;
+    let has_wal = reserved.is_some_and(|reserved| segment(reserved) <= segment(restart.lsn()));
+    Ok(Some(restart).filter(|_| is_of_history && has_wal))
+}
+
+/// Looks at the catalogs, behind a slot that keeps WAL from before the look.
+async fn look(retention: &Retention, target: &TargetEnd) -> Result<Begun, Error> {
+    let settings = retention.settings();
+    let (name, session) = (settings.slot(), &target.session);
+    // It may keep WAL for catalogs that are lost, or have lost the WAL for those that are kept.
+    slot::drop_slot(session, &name).await?;
+    let redo = slot::create_physical_slot(session, &name).await?;
+    let looking = snapshot_session(&settings.target, &settings.subscription).await?;
+    let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
+    let looked = Catalog::look(std::slice::from_ref(&looking), &look).await;
+    let catalog = looked.map_err(output::Error::from)?;
+    // A crash of the target may take back unflushed transactions, which the look has seen.
+    flush(session).await?;
+    let seen = end_of_flushed(session).await?;
+    let timeline = target.identity.timeline;
+    let restart = Restart { slot: name, timeline, confirmed: seen, seen, catalog };
+    restart.save(&settings.catalogs_file())?;
+    Ok(Begun { restart, from: seen })
+}

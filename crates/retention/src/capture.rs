@@ -1,0 +1,228 @@
+//! Capture itself: WAL of the target in, deletions into the memory.
+//!
+//! Each block of WAL is decoded and recorded before the next one is taken. Every 100 ms the memory
+//! commits. A position counts as captured once everything that committed up to there is recorded;
+//! the catalogs for a restart follow what is durable.
+//!
+//! | ends | then |
+//! | --- | --- |
+//! | the connection, the server, the slot | tried again after a pause |
+//! | decoding, or the kept catalogs | the same, with a new look, and a cut |
+//! | the memory's files are damaged | they are removed, and capture begins anew |
+//! | the target does not fit | tried again after a longer pause, and the condition says so |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Lsn, PgTimestamp, Progress};
+use client::Session;
+use deletions::{Deletion, Kind, Memory, RowKey, Tombstone, Value};
+use output::{Deleted, DeletedWhat, DeletionDecoder, Publications};
+use source::queue::queue;
+use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use txn::{Block, DirSpool, Input};
+use wal_source::Keeper;
+
+use crate::beginning::{self, Begun, TargetEnd};
+use crate::condition::Condition;
+use crate::error::Error;
+use crate::handle::Retention;
+use crate::identities::{Identities, root_of, wait_until_visible};
+
+/// Interval between commits of the memory. What was not committed is read again after a crash.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
+/// The shortest and longest pause between two attempts.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+
+/// Captures deletions until `stop` is cancelled. Its errors are in [`Retention::condition`].
+pub async fn run(retention: Arc<Retention>, stop: CancellationToken) {
+    let mut pause = PAUSE_MIN;
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        let ended = tokio::select! {
+            ended = attempt(&retention) => ended,
+            () = stop.cancelled() => Ok(()),
+        };
+        let closed = retention.close();
+        let Err(error) = ended.and(closed) else { continue };
+        clean_up_after(&retention, &error);
+        let condition = match error.as_unfit() {
+            Some(unfit) => Condition::Unfit(unfit),
+            None => Condition::Failed(base::with_causes(&error)),
+        };
+        if retention.condition() != condition {
+            tracing::warn!(subscription = %retention.settings().subscription, "{}", base::with_causes(&error));
+        }
+        retention.set_condition(condition);
+        pause = if began.elapsed() > PAUSE_MAX { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Removes the files that the next attempt cannot use.
+fn clean_up_after(retention: &Retention, error: &Error) {
+    let settings = retention.settings();
+    if error.is_damaged_memory()
+        && let Err(error) = Memory::remove(&settings.memory_file())
+    {
+        tracing::warn!("{}", base::with_causes(&error));
+    }
+    if error.has_lost_catalogs()
+        && let Err(error) = std::fs::remove_file(settings.catalogs_file())
+    {
+        tracing::debug!("{}: {error}", settings.catalogs_file().display());
+    }
+}
+
+async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
+    let target = beginning::connect(retention).await?;
+    let begun = beginning::begin(retention, &target).await?;
+    let settings = retention.settings();
+    let TargetEnd { session, wire, lineage, identity, .. } = target;
+    let Begun { restart, from } = begun;
+    let restart_lsn = Arc::<RestartLsn>::default();
+    restart_lsn.advance(restart.lsn());
+    let saved = restart.lsn();
+    let keeper = Keeper::new(
+        settings.catalogs_file(),
+        (restart.slot, identity.timeline, restart.seen),
+        Arc::clone(&restart_lsn),
+        saved,
+    );
+    let database = restart.catalog.databases().first().map(|(oid, _)| *oid).unwrap_or_default();
+    let rendering = types::Settings::new(session.version());
+    let mut options = output::Options::new(database, Publications::EveryTable, from, rendering);
+    options.segment_size = lineage.segment_size;
+    let own = state::own_origins(&*session, &settings.subscription).await;
+    let own = own.map_err(|error| session.error(error))?;
+    let own = own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect();
+    let spool = Box::new(DirSpool::open(settings.spool_dir())?);
+    let decoder = DeletionDecoder::new(restart.catalog, options, own, spool)?;
+    let progress = Progress::starting_at(from);
+    let stream = StreamOptions {
+        slot: Some(settings.slot()),
+        start: decoder.position(),
+        what: What::Wal { lineage, restart_lsn },
+        status_interval: settings.status_interval,
+        timeout: settings.timeout,
+    };
+    let mut stream = Stream::start(wire, stream).await?;
+    retention.set_condition(Condition::Capturing);
+    let (heard, (blocks, wal), stop) = (Heard::default(), queue(), CancellationToken::new());
+    let capture = Capture {
+        retention,
+        session,
+        decoder,
+        keeper,
+        identities: Identities::default(),
+        key: RowKey::default(),
+        committed: Instant::now(),
+    };
+    tokio::select! {
+        ended = stream.run(&progress, &heard, &blocks, &stop) => {
+            ended?;
+            Err(Error::ended())
+        }
+        ended = capture.run(wal, &progress) => ended,
+    }
+}
+
+struct Capture<'r> {
+    retention: &'r Arc<Retention>,
+    session: Session,
+    decoder: DeletionDecoder,
+    keeper: Keeper,
+    identities: Identities,
+    key: RowKey,
+    committed: Instant,
+}
+
+impl Capture<'_> {
+    async fn run(mut self, mut wal: mpsc::Receiver<Block>, progress: &Progress) -> Result<(), Error> {
+        loop {
+            let due = self.committed + COMMIT_INTERVAL;
+            match tokio::time::timeout_at(due, wal.recv()).await {
+                Ok(Some(block)) => {
+                    for input in &block.inputs {
+                        let Input::Bytes(bytes) = input else { continue };
+                        self.take(bytes).await?;
+                    }
+                }
+                Ok(None) => return Err(Error::ended()),
+                Err(_) => {}
+            }
+            let decoded = self.decoder.place().decoded;
+            progress.advance_received(decoded);
+            self.passed(decoded);
+            if self.committed.elapsed() >= COMMIT_INTERVAL {
+                self.commit(decoded, progress).await?;
+            }
+            self.keeper.look(self.decoder.place(), progress)?;
+        }
+    }
+
+    /// Decodes WAL, and records the deletions that come out.
+    async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Capture { retention, session, decoder, identities, key, .. } = self;
+        let mut deletions = decoder.push(bytes)?;
+        while let Some(Deleted { what, xid, commit }) = deletions.next()? {
+            let kind = match what {
+                DeletedWhat::Row { table, values, is_key_change } => {
+                    let Some(named) = identities.of(session, &table, xid).await? else { continue };
+                    let Some(identity) = &named.identity else { continue };
+                    let values =
+                        values.iter().map(|value| value.as_deref().map_or(Value::Null, Value::Binary));
+                    if let Err(malformed) = identity.write(named.root, values, key) {
+                        let (schema, table) = &table.name;
+                        tracing::warn!(
+                            "a deletion of \"{schema}\".\"{table}\" is not remembered: {malformed}"
+                        );
+                        continue;
+                    }
+                    if is_key_change { Kind::KeyChange } else { Kind::Delete }
+                }
+                DeletedWhat::Table(relation) => {
+                    wait_until_visible(session, xid).await?;
+                    let Some(root) = root_of(session, relation).await? else { continue };
+                    *key = RowKey::of_emptied(root, relation);
+                    Kind::Truncate
+                }
+            };
+            let tombstone =
+                Tombstone { lsn: commit.end_lsn, xid, origin: commit.origin, time: commit.time, kind };
+            if let Some(memory) = retention.memory().as_mut() {
+                memory.record(&Deletion { key, tombstone })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything that committed up to `decoded` is recorded.
+    fn passed(&self, decoded: Lsn) {
+        if let Some(memory) = self.retention.memory().as_mut() {
+            memory.passed(decoded, self.keeper.saved());
+            self.retention.tell_captured(memory.captured());
+        }
+    }
+
+    /// Makes durable what was recorded up to `decoded`.
+    async fn commit(&mut self, decoded: Lsn, progress: &Progress) -> Result<(), Error> {
+        let retention = Arc::clone(self.retention);
+        let committing = tokio::task::spawn_blocking(move || match retention.memory().as_mut() {
+            Some(memory) => memory.commit(PgTimestamp::now()),
+            None => Ok(()),
+        });
+        // Only a panic breaks it, which the memory's lock then shows.
+        committing.await.map_err(std::io::Error::other)??;
+        progress.advance_flushed(decoded);
+        self.committed = Instant::now();
+        Ok(())
+    }
+}

@@ -1,0 +1,102 @@
+//! The memory that capture fills and others ask.
+//!
+//! Capture holds the lock while it records one deletion or commits. A look-up holds it while it
+//! reads. Nobody holds it while waiting for a server.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Lsn, PgTimestamp};
+use deletions::{Answer, Figures, Memory, Miss, RowKey};
+use tokio::sync::watch;
+
+use crate::condition::Condition;
+use crate::error::Error;
+use crate::settings::Settings;
+
+/// The deletions that one subscription remembers of its target.
+pub struct Retention {
+    settings: Settings,
+    /// `None` while no attempt has opened it.
+    memory: Mutex<Option<Memory>>,
+    condition: Mutex<Condition>,
+    captured: watch::Sender<Lsn>,
+}
+
+impl Retention {
+    /// A handle before the first attempt.
+    #[must_use]
+    pub fn new(settings: Settings) -> Arc<Retention> {
+        Arc::new(Retention {
+            settings,
+            memory: Mutex::new(None),
+            condition: Mutex::new(Condition::Starting),
+            captured: watch::channel(Lsn::INVALID).0,
+        })
+    }
+
+    /// What the subscription asks for.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether capture runs.
+    #[must_use]
+    pub fn condition(&self) -> Condition {
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is remembered; `None` before the first attempt.
+    #[must_use]
+    pub fn figures(&self) -> Option<Figures> {
+        self.memory().as_ref().map(Memory::figures)
+    }
+
+    /// What is known about rows that were not found, each with the time of its UPDATE. All of them
+    /// were missed before `fence`, a position that the target has flushed since. Waits up to
+    /// `patience` until capture has passed that; what is not known by then is not covered.
+    ///
+    /// # Errors
+    /// The memory's disk, and damage.
+    pub async fn look_up(
+        &self,
+        rows: &[(RowKey, PgTimestamp)],
+        fence: Lsn,
+        patience: Duration,
+    ) -> Result<Vec<Answer>, Error> {
+        let mut captured = self.captured.subscribe();
+        // The answer says whether it came in time.
+        let _ = tokio::time::timeout(patience, captured.wait_for(|captured| *captured >= fence)).await;
+        let mut memory = self.memory();
+        let Some(memory) = memory.as_mut() else { return Ok(vec![Answer::NotCovered; rows.len()]) };
+        let mut answers = Vec::with_capacity(rows.len());
+        for (key, time) in rows {
+            let answer = memory.look_up(key, Miss { time: *time, fence })?;
+            answers.push(if answer == Answer::NotYet { Answer::NotCovered } else { answer });
+        }
+        Ok(answers)
+    }
+
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Option<Memory>> {
+        // A panic in the middle of a change leaves a store that refuses everything else.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_condition(&self, condition: Condition) {
+        *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+    }
+
+    /// Says how far capture has come.
+    pub(crate) fn tell_captured(&self, lsn: Lsn) {
+        self.captured.send_replace(lsn);
+    }
+
+    /// Closes the memory, so that the next attempt or process opens it.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        match self.memory().take() {
+            Some(memory) => Ok(memory.close(PgTimestamp::now())?),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Which rows the target lost, and to whom: captured from the target's own WAL into the deletion
+//! memory.
+//!
+//! ```text
+//! target --physical slot--> Stream --WAL--> DeletionDecoder --deletions--> Memory
+//!                              ^ RestartLsn      |                           |
+//!                              '--- Keeper ------' catalogs, in a file       '-- look-ups
+//! ```
+//! | module | does |
+//! | --- | --- |
+//! | `settings` | what a subscription asks for, and its files |
+//! | `fence` | a position behind everything that had committed, which the target has flushed |
+//! | `handle` | [`Retention`]: the memory that capture fills and others ask |
+//! | `beginning` | finds out where capture can go on, or begins it anew |
+//! | `capture` | streams, decodes, records and commits until something ends it |
+//! | `identities` | how rows of each table are named: roots, columns, types |
+//! | `condition` | [`Condition`]: whether capture runs, and what to do if it cannot |
+//!
+//! Handed is where the target is. Promised is what [`deletions`] promises of its memory, for as
+//! long as the condition is [`Condition::Capturing`]. Capture never ends a subscription: where it
+//! fails it is tried again, and answers say that they do not cover the gap.
+//!
+//! What an UPDATE without its row leads to does not belong here.
+
+mod beginning;
+mod capture;
+mod condition;
+mod error;
+mod fence;
+mod handle;
+mod identities;
+mod settings;
+
+pub use capture::run;
+pub use condition::{Condition, Unfit};
+pub use error::Error;
+pub use fence::fence;
+pub use handle::Retention;
+pub use settings::Settings;

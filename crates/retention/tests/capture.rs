@@ -1,0 +1,267 @@
+//! Capture beside real servers: what is deleted is known, by whom and when, whatever ends in
+//! between.
+
+#![allow(clippy::unwrap_used, reason = "a failed test panics")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Oid, PgTimestamp};
+use client::{ConnInfo, Session};
+use deletions::{Answer, Bounds, Equality, Identity, Kind, RowKey, Tombstone, Value};
+use retention::{Condition, Retention, Settings, Unfit, fence, run};
+use testkit::{Cluster, Major, wait_for};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+const DB: &str = "postgres";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Capturing {
+    runtime: Runtime,
+    retention: Arc<Retention>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Capturing {
+    fn begin(cluster: &Cluster, dir: &Path) -> Capturing {
+        let runtime = Runtime::new().unwrap();
+        let settings = Settings {
+            subscription: "s".parse().unwrap(),
+            target: ConnInfo::parse(&cluster.url(DB)).unwrap(),
+            dir: dir.to_owned(),
+            bounds: Bounds::default(),
+            status_interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(30),
+        };
+        let retention = Retention::new(settings);
+        let stop = CancellationToken::new();
+        let task = runtime.spawn(run(Arc::clone(&retention), stop.clone()));
+        Capturing { runtime, retention, stop, task }
+    }
+
+    fn start(cluster: &Cluster, dir: &Path) -> Capturing {
+        let capturing = Capturing::begin(cluster, dir);
+        capturing.wait_for(&Condition::Capturing);
+        capturing
+    }
+
+    fn wait_for(&self, condition: &Condition) {
+        let is_so = || Ok(self.retention.condition() == *condition);
+        wait_for(&format!("{condition:?}, not {:?}", self.retention.condition()), PATIENCE, is_so).unwrap();
+    }
+
+    fn end(self) {
+        self.stop.cancel();
+        self.runtime.block_on(self.task).unwrap();
+    }
+
+    /// What is known of a row that an UPDATE misses now.
+    fn ask(&self, cluster: &Cluster, key: RowKey) -> Answer {
+        self.runtime.block_on(async {
+            let session: Session =
+                client::connect(&ConnInfo::parse(&cluster.url(DB)).unwrap(), "test", &[]).await.unwrap();
+            let fence = fence(&session).await.unwrap();
+            let asked = self.retention.look_up(&[(key, PgTimestamp(i64::MAX))], fence, PATIENCE).await;
+            asked.unwrap()[0]
+        })
+    }
+
+    fn tombstone(&self, cluster: &Cluster, key: RowKey) -> Tombstone {
+        match self.ask(cluster, key) {
+            Answer::Deleted(tombstone) => tombstone,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn cluster(major: Major) -> Cluster {
+    Cluster::builder(major).setting("wal_level", "logical").durable().start().unwrap()
+}
+
+fn oid(cluster: &Cluster, table: &str) -> Oid {
+    Oid(cluster.one(DB, &format!("SELECT '{table}'::regclass::oid")).parse().unwrap())
+}
+
+fn key(table: Oid, columns: Vec<Equality>, values: &[&str]) -> RowKey {
+    let mut key = RowKey::default();
+    let values = values.iter().map(|value| Value::Text(value.as_bytes()));
+    Identity::new(columns, false).write(table, values, &mut key).unwrap();
+    key
+}
+
+fn by_id(cluster: &Cluster, table: &str, id: &str) -> RowKey {
+    key(oid(cluster, table), vec![Equality::Integer(4)], &[id])
+}
+
+const UNSEEN: Answer = Answer::NotSeen { may_be_forgotten: false };
+
+const TABLES: &str = "
+CREATE TABLE t (id int PRIMARY KEY, v text);
+INSERT INTO t SELECT n, 'v' FROM generate_series(1, 100) n;
+CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (100) PARTITION BY RANGE (id);
+CREATE TABLE p3 PARTITION OF p2 FOR VALUES FROM (10) TO (100);
+INSERT INTO p SELECT n, 'v' FROM generate_series(1, 20) n;
+CREATE TABLE whole (id int, v text);
+ALTER TABLE whole REPLICA IDENTITY FULL;
+INSERT INTO whole VALUES (1, 'a'), (2, 'b');
+CREATE TABLE nothing (id int, v text);
+INSERT INTO nothing VALUES (1, 'a');
+CREATE TABLE toasted (k text PRIMARY KEY, v int);
+ALTER TABLE toasted ALTER k SET STORAGE EXTERNAL;
+ALTER TABLE toasted DROP CONSTRAINT toasted_pkey;
+ALTER TABLE toasted ALTER k SET NOT NULL;
+ALTER TABLE toasted REPLICA IDENTITY FULL;
+INSERT INTO toasted SELECT string_agg(md5(n::text), ''), 1 FROM generate_series(1, 300) n;";
+
+#[test]
+fn d1_each_way_to_lose_a_row_is_captured() {
+    Major::each(1, |major| {
+        let (cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        let before = cluster.one(DB, "SELECT (EXTRACT(epoch FROM clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8");
+        let xid: u32 = cluster.one(DB, "WITH d AS (DELETE FROM t WHERE id = 1 RETURNING 1) SELECT txid_current() % (2^32)::int8 FROM d").parse().unwrap();
+        cluster.sql(DB, "UPDATE t SET id = 200 WHERE id = 2; UPDATE t SET v = 'x' WHERE id = 3").unwrap();
+        let deleted = capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
+        assert_eq!((deleted.kind, deleted.xid.0, deleted.origin), (Kind::Delete, xid, None));
+        assert!(deleted.time > PgTimestamp(before.parse().unwrap()));
+        assert_eq!(capturing.tombstone(&cluster, by_id(&cluster, "t", "2")).kind, Kind::KeyChange);
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "3")), UNSEEN, "only updated");
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "4")), UNSEEN);
+
+        // Partitions: the key is the topmost table's, whatever the depth.
+        cluster.sql(DB, "DELETE FROM p WHERE id IN (1, 15); UPDATE p SET id = 30 WHERE id = 2").unwrap();
+        for id in ["1", "15", "2"] {
+            capturing.tombstone(&cluster, by_id(&cluster, "p", id));
+        }
+        // Deleted in a subtransaction that was rolled back, and in one that was not.
+        cluster.sql(DB, "BEGIN; SAVEPOINT a; DELETE FROM t WHERE id = 10; ROLLBACK TO a; SAVEPOINT b; DELETE FROM t WHERE id = 11; RELEASE b; COMMIT; BEGIN; DELETE FROM t WHERE id = 12; ROLLBACK").unwrap();
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "10")), UNSEEN);
+        capturing.tombstone(&cluster, by_id(&cluster, "t", "11"));
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "12")), UNSEEN);
+
+        // The whole row, also with a value that is too large for its page.
+        cluster.sql(DB, "DELETE FROM whole WHERE id = 1; UPDATE toasted SET v = 2").unwrap();
+        let whole = |table: &str, columns: Vec<Equality>, values: &[&str]| {
+            let mut key = RowKey::default();
+            let values = values.iter().map(|value| Value::Text(value.as_bytes()));
+            Identity::new(columns, true).write(oid(&cluster, table), values, &mut key).unwrap();
+            key
+        };
+        let row = vec![Equality::Integer(4), Equality::Text];
+        capturing.tombstone(&cluster, whole("whole", row.clone(), &["1", "a"]));
+        assert_eq!(capturing.ask(&cluster, whole("whole", row, &["2", "b"])), UNSEEN);
+        let long = cluster.one(DB, "SELECT k FROM toasted");
+        let row = vec![Equality::Text, Equality::Integer(4)];
+        capturing.tombstone(&cluster, whole("toasted", row, &[&long, "1"]));
+        cluster.sql(DB, "DELETE FROM nothing").unwrap();
+
+        // A table made and emptied in one transaction, and one that was rewritten.
+        cluster.sql(DB, "BEGIN; CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); DELETE FROM made; COMMIT").unwrap();
+        capturing.tombstone(&cluster, by_id(&cluster, "made", "1"));
+        for n in 0..20 {
+            cluster.sql(DB, &format!("BEGIN; CREATE TABLE made{n} (id int PRIMARY KEY); INSERT INTO made{n} VALUES (1); DELETE FROM made{n}; COMMIT")).unwrap();
+        }
+        for n in 0..20 {
+            capturing.tombstone(&cluster, by_id(&cluster, &format!("made{n}"), "1"));
+        }
+        cluster.sql(DB, "ALTER TABLE t ALTER id TYPE int8; DELETE FROM t WHERE id = 20").unwrap();
+        capturing.tombstone(&cluster, key(oid(&cluster, "t"), vec![Equality::Integer(8)], &["20"]));
+
+        cluster.sql(DB, "TRUNCATE t, p").unwrap();
+        for (table, id) in [("t", "50"), ("p", "3")] {
+            assert_eq!(capturing.tombstone(&cluster, by_id(&cluster, table, id)).kind, Kind::Truncate);
+        }
+        capturing.end();
+    });
+}
+
+#[test]
+fn d1_a_deletion_has_the_origin_and_time_of_its_transaction_and_ours_are_left_out() {
+    Major::each(1, |major| {
+        let (cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        cluster
+            .sql(
+                DB,
+                "SELECT pg_replication_origin_create('pgsluice_s_0'), pg_replication_origin_create('other')",
+            )
+            .unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        let delete = |origin: &str, id: u32| {
+            cluster.sql(DB, &format!("SELECT pg_replication_origin_session_setup('{origin}'); BEGIN; SELECT pg_replication_origin_xact_setup('0/1', '2001-01-01 00:00:00+00'); DELETE FROM t WHERE id = {id}; COMMIT; SELECT pg_replication_origin_session_reset()")).unwrap();
+        };
+        delete("other", 1);
+        delete("pgsluice_s_0", 2);
+        let number: u16 = cluster
+            .one(DB, "SELECT roident FROM pg_replication_origin WHERE roname = 'other'")
+            .parse()
+            .unwrap();
+        let deleted = capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
+        assert_eq!((deleted.origin, deleted.time), (Some(number), PgTimestamp(366 * 86_400_000_000)));
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "2")), UNSEEN, "our own");
+        capturing.end();
+    });
+}
+
+#[test]
+fn d1_nothing_is_lost_when_capture_or_the_target_ends() {
+    Major::each(1, |major| {
+        let (mut cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        let cut = capturing.retention.figures().unwrap().cut;
+        cluster.sql(DB, "DELETE FROM t WHERE id = 1").unwrap();
+        capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
+        capturing.end();
+        cluster.sql(DB, "DELETE FROM t WHERE id = 2").unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        cluster.sql(DB, "DELETE FROM t WHERE id = 3").unwrap();
+        for id in ["1", "2", "3"] {
+            capturing.tombstone(&cluster, by_id(&cluster, "t", id));
+        }
+        assert_eq!(capturing.retention.figures().unwrap().cut, cut, "no gap");
+        // A transaction that is open when the target is killed never comes.
+        cluster.sql(DB, "CHECKPOINT; DELETE FROM t WHERE id = 4").unwrap();
+        cluster.kill9();
+        cluster.start_again().unwrap();
+        cluster.sql(DB, "DELETE FROM t WHERE id = 5").unwrap();
+        capturing.wait_for(&Condition::Capturing);
+        let known = || Ok(matches!(capturing.ask(&cluster, by_id(&cluster, "t", "5")), Answer::Deleted(_)));
+        wait_for("capture after the kill", PATIENCE, known).unwrap();
+        for id in ["1", "2", "3", "4"] {
+            capturing.tombstone(&cluster, by_id(&cluster, "t", id));
+        }
+        assert_eq!(capturing.retention.figures().unwrap().cut, cut, "no gap");
+        // Without its slot it begins anew, and says that something may be missing.
+        capturing.end();
+        let is_dropped = || Ok(cluster.sql(DB, "SELECT pg_drop_replication_slot('pgsluice_s_dead')").is_ok());
+        wait_for("the walsender to end", PATIENCE, is_dropped).unwrap();
+        cluster.sql(DB, "DELETE FROM t WHERE id = 6").unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        assert!(capturing.retention.figures().unwrap().cut.unwrap().lsn > cut.unwrap().lsn);
+        cluster.sql(DB, "DELETE FROM t WHERE id = 7").unwrap();
+        capturing.tombstone(&cluster, by_id(&cluster, "t", "7"));
+        capturing.end();
+    });
+}
+
+#[test]
+fn a_target_that_cannot_be_captured_is_named_and_tried_again() {
+    Major::each(1, |major| {
+        let mut cluster = Cluster::builder(major).setting("wal_level", "replica").start().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let capturing = Capturing::begin(&cluster, dir.path());
+        capturing.wait_for(&Condition::Unfit(Unfit::WalLevel("replica".to_owned())));
+        cluster.sql(DB, "ALTER SYSTEM SET wal_level = logical").unwrap();
+        cluster.restart(testkit::StopMode::Fast).unwrap();
+        capturing.wait_for(&Condition::Capturing);
+        capturing.end();
+    });
+}
