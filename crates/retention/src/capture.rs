@@ -171,6 +171,7 @@ impl Capture<'_> {
     /// Decodes WAL, and records the deletions that come out.
     async fn take(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Capture { retention, session, decoder, identities, key, .. } = self;
+        let mut recorded = 0;
         let mut deletions = decoder.push(bytes)?;
         while let Some(Deleted { what, xid, commit }) = deletions.next()? {
             let kind = match what {
@@ -199,7 +200,11 @@ impl Capture<'_> {
                 Tombstone { lsn: commit.end_lsn, xid, origin: commit.origin, time: commit.time, kind };
             if let Some(memory) = retention.memory().as_mut() {
                 memory.record(&Deletion { key, tombstone })?;
+                recorded += 1;
             }
+        }
+        if recorded > 0 {
+            retention.tell_recorded(recorded);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp};
-use deletions::{Answer, Figures, Memory, Miss, RowKey};
+use deletions::{Answer, Candidate, Figures, Memory, Miss, RowKey, Waiting};
 use tokio::sync::watch;
 
 use crate::condition::Condition;
@@ -21,6 +21,10 @@ pub struct Retention {
     memory: Mutex<Option<Memory>>,
     condition: Mutex<Condition>,
     captured: watch::Sender<Lsn>,
+    /// How many deletions were recorded.
+    recorded: watch::Sender<u64>,
+    /// What keeps the horizon where it is; `None` before it was asked.
+    waiting: Mutex<Option<Waiting>>,
 }
 
 impl Retention {
@@ -32,6 +36,8 @@ impl Retention {
             memory: Mutex::new(None),
             condition: Mutex::new(Condition::Starting),
             captured: watch::channel(Lsn::INVALID).0,
+            recorded: watch::channel(0).0,
+            waiting: Mutex::new(None),
         })
     }
 
@@ -51,6 +57,12 @@ impl Retention {
     #[must_use]
     pub fn figures(&self) -> Option<Figures> {
         self.memory().as_ref().map(Memory::figures)
+    }
+
+    /// What keeps the horizon where it is; `None` before it was asked.
+    #[must_use]
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What is known about rows that were not found, each with the time of its UPDATE. All of them
@@ -90,6 +102,29 @@ impl Retention {
     /// Says how far capture has come.
     pub(crate) fn tell_captured(&self, lsn: Lsn) {
         self.captured.send_replace(lsn);
+    }
+
+    /// Says that deletions were recorded.
+    pub(crate) fn tell_recorded(&self, count: u64) {
+        self.recorded.send_modify(|recorded| *recorded += count);
+    }
+
+    pub(crate) fn recorded(&self) -> watch::Receiver<u64> {
+        self.recorded.subscribe()
+    }
+
+    pub(crate) fn set_waiting(&self, waiting: Waiting) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(waiting);
+    }
+
+    /// Nobody will ask any more for what was deleted up to `candidate`. A memory that was opened
+    /// anew meanwhile may not have come there again; then it is a later candidate's turn.
+    pub(crate) fn forget(&self, candidate: Candidate) {
+        if let Some(memory) = self.memory().as_mut()
+            && candidate.lsn <= memory.captured()
+        {
+            memory.advance(candidate);
+        }
     }
 
     /// Closes the memory, so that the next attempt or process opens it.

@@ -14,6 +14,7 @@
 //! | `beginning` | finds out where capture can go on, or begins it anew |
 //! | `capture` | streams, decodes, records and commits until something ends it |
 //! | `identities` | how rows of each table are named: roots, columns, types |
+//! | `horizon_task`, `publisher` | ask the publisher and the applier, and move the horizon |
 //! | `condition` | [`Condition`]: whether capture runs, and what to do if it cannot |
 //!
 //! Handed is where the target is. Promised is what [`deletions`] promises of its memory, for as
@@ -28,7 +29,9 @@ mod condition;
 mod error;
 mod fence;
 mod handle;
+mod horizon_task;
 mod identities;
+mod publisher;
 mod settings;
 
 pub use capture::run;
@@ -36,4 +39,5 @@ pub use condition::{Condition, Unfit};
 pub use error::Error;
 pub use fence::fence;
 pub use handle::Retention;
+pub use horizon_task::{Applied, AskApplied, advance_horizon};
 pub use settings::Settings;

@@ -1,101 +1,11 @@
-//! Capture beside real servers: what is deleted is known, by whom and when, whatever ends in
-//! between.
+//! What is deleted is known, by whom and when, whatever ends in between.
 
-#![allow(clippy::unwrap_used, reason = "a failed test panics")]
-
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
-
-use base::{Oid, PgTimestamp};
-use client::{ConnInfo, Session};
-use deletions::{Answer, Bounds, Equality, Identity, Kind, RowKey, Tombstone, Value};
-use retention::{Condition, Retention, Settings, Unfit, fence, run};
+use base::PgTimestamp;
+use deletions::{Answer, Equality, Identity, Kind, RowKey, Value};
+use retention::{Condition, Unfit};
 use testkit::{Cluster, Major, wait_for};
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-const DB: &str = "postgres";
-const PATIENCE: Duration = Duration::from_secs(30);
-
-struct Capturing {
-    runtime: Runtime,
-    retention: Arc<Retention>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Capturing {
-    fn begin(cluster: &Cluster, dir: &Path) -> Capturing {
-        let runtime = Runtime::new().unwrap();
-        let settings = Settings {
-            subscription: "s".parse().unwrap(),
-            target: ConnInfo::parse(&cluster.url(DB)).unwrap(),
-            dir: dir.to_owned(),
-            bounds: Bounds::default(),
-            status_interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(30),
-        };
-        let retention = Retention::new(settings);
-        let stop = CancellationToken::new();
-        let task = runtime.spawn(run(Arc::clone(&retention), stop.clone()));
-        Capturing { runtime, retention, stop, task }
-    }
-
-    fn start(cluster: &Cluster, dir: &Path) -> Capturing {
-        let capturing = Capturing::begin(cluster, dir);
-        capturing.wait_for(&Condition::Capturing);
-        capturing
-    }
-
-    fn wait_for(&self, condition: &Condition) {
-        let is_so = || Ok(self.retention.condition() == *condition);
-        wait_for(&format!("{condition:?}, not {:?}", self.retention.condition()), PATIENCE, is_so).unwrap();
-    }
-
-    fn end(self) {
-        self.stop.cancel();
-        self.runtime.block_on(self.task).unwrap();
-    }
-
-    /// What is known of a row that an UPDATE misses now.
-    fn ask(&self, cluster: &Cluster, key: RowKey) -> Answer {
-        self.runtime.block_on(async {
-            let session: Session =
-                client::connect(&ConnInfo::parse(&cluster.url(DB)).unwrap(), "test", &[]).await.unwrap();
-            let fence = fence(&session).await.unwrap();
-            let asked = self.retention.look_up(&[(key, PgTimestamp(i64::MAX))], fence, PATIENCE).await;
-            asked.unwrap()[0]
-        })
-    }
-
-    fn tombstone(&self, cluster: &Cluster, key: RowKey) -> Tombstone {
-        match self.ask(cluster, key) {
-            Answer::Deleted(tombstone) => tombstone,
-            other => panic!("{other:?}"),
-        }
-    }
-}
-
-fn cluster(major: Major) -> Cluster {
-    Cluster::builder(major).setting("wal_level", "logical").durable().start().unwrap()
-}
-
-fn oid(cluster: &Cluster, table: &str) -> Oid {
-    Oid(cluster.one(DB, &format!("SELECT '{table}'::regclass::oid")).parse().unwrap())
-}
-
-fn key(table: Oid, columns: Vec<Equality>, values: &[&str]) -> RowKey {
-    let mut key = RowKey::default();
-    let values = values.iter().map(|value| Value::Text(value.as_bytes()));
-    Identity::new(columns, false).write(table, values, &mut key).unwrap();
-    key
-}
-
-fn by_id(cluster: &Cluster, table: &str, id: &str) -> RowKey {
-    key(oid(cluster, table), vec![Equality::Integer(4)], &[id])
-}
+use crate::support::{Capturing, DB, PATIENCE, by_id, cluster, key, oid};
 
 const UNSEEN: Answer = Answer::NotSeen { may_be_forgotten: false };
 
