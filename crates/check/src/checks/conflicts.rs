@@ -1,5 +1,7 @@
 //! What the rules for conflicts need of the target, and which of them meet no table.
 
+use conflict::Rules;
+
 use super::names::tables;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
@@ -9,8 +11,15 @@ use crate::wanted::Wanted;
 /// Without commit times the target knows neither which version is the later one nor who wrote it.
 pub(super) fn commit_times(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
-    let rules: Vec<String> = wanted.conflict_rules.needing_commit_times().collect();
-    if rules.is_empty() || server.setting("track_commit_timestamp") == "on" {
+    match server.setting("track_commit_timestamp") {
+        "on" => Vec::new(),
+        _ => without_commit_times(&wanted.conflict_rules),
+    }
+}
+
+fn without_commit_times(rules: &Rules) -> Vec<Finding> {
+    let rules: Vec<String> = rules.needing_commit_times().collect();
+    if rules.is_empty() {
         return Vec::new();
     }
     let what =
@@ -25,13 +34,17 @@ pub(super) fn unpublished(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
     if !source.tables_read {
         return Vec::new();
     }
-    let is_published = |(schema, name): (&str, &str)| {
-        let names = source.tables.iter().map(|table| &table.published.name);
-        names.into_iter().any(|own| own.schema == schema && own.name == name)
-    };
-    let named = wanted.conflict_rules.iter().filter_map(|(table, ..)| table);
+    let published = source.tables.iter().map(|table| &table.published.name);
+    let published: Vec<(&str, &str)> =
+        published.map(|own| (own.schema.as_str(), own.name.as_str())).collect();
+    of_other_tables(&wanted.conflict_rules, &published)
+}
+
+/// Rules whose tables are none of `published`, by schema and name.
+fn of_other_tables(rules: &Rules, published: &[(&str, &str)]) -> Vec<Finding> {
+    let named = rules.iter().filter_map(|(table, ..)| table);
     let mut names: Vec<String> = named
-        .filter(|table| !is_published(*table))
+        .filter(|table| !published.contains(table))
         .map(|(schema, name)| format!("{schema}.{name}"))
         .collect();
     names.dedup();
@@ -41,4 +54,44 @@ pub(super) fn unpublished(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
     let what = "a rule for conflicts names it, but no publication publishes it";
     let remedy = "correct the name in the rule, or add the table to a publication";
     vec![Finding::warning(End::Source, tables(&names), what).remedy(remedy)]
+}
+
+#[cfg(test)]
+mod tests {
+    use conflict::{ConflictType, Resolution};
+
+    use super::*;
+    use crate::finding::Severity;
+
+    #[test]
+    fn rules_that_need_commit_times_are_named_with_the_setting() {
+        let mut rules = Rules::default();
+        assert!(without_commit_times(&rules).is_empty());
+        rules.set(ConflictType::InsertExists, Resolution::KeepLocal).unwrap();
+        assert!(without_commit_times(&rules).is_empty(), "it looks at no time");
+        rules.set(ConflictType::UpdateExists, Resolution::LastUpdateWins).unwrap();
+        rules.set_for(("s", "t"), ConflictType::DeleteOriginDiffers, Resolution::Skip).unwrap();
+        let found = without_commit_times(&rules);
+        assert_eq!((found.len(), found[0].severity, found[0].end), (1, Severity::Cannot, End::Target));
+        assert_eq!(found[0].object, "track_commit_timestamp");
+        assert!(found[0].what.contains("update_exists=last_update_wins, delete_origin_differs=skip:s.t"));
+        assert_eq!(found[0].sql, ["ALTER SYSTEM SET track_commit_timestamp = on"]);
+        assert_eq!(found[0].refuses, Refuses::Every);
+    }
+
+    #[test]
+    fn a_rule_for_a_table_that_is_not_published_is_a_warning_once() {
+        let mut rules = Rules::default();
+        rules.set(ConflictType::InsertExists, Resolution::Skip).unwrap();
+        rules.set_for(("public", "orders"), ConflictType::InsertExists, Resolution::Skip).unwrap();
+        let published = [("public", "orders"), ("other", "ordres")];
+        assert!(of_other_tables(&rules, &published).is_empty());
+        rules.set_for(("public", "ordres"), ConflictType::InsertExists, Resolution::Skip).unwrap();
+        rules.set_for(("public", "ordres"), ConflictType::UpdateMissing, Resolution::Error).unwrap();
+        let found = of_other_tables(&rules, &published);
+        assert_eq!((found.len(), found[0].severity, found[0].end), (1, Severity::Warning, End::Source));
+        assert_eq!(found[0].object, "table public.ordres");
+        assert!(found[0].remedy.contains("correct the name"), "{found:?}");
+        assert_eq!(found[0].refuses, Refuses::Never);
+    }
 }
