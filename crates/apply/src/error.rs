@@ -147,7 +147,9 @@ impl Error {
     /// Whether it is a violated unique key of which nobody has seen yet which rows hold it.
     pub(crate) fn is_unexamined(&self) -> bool {
         match &*self.0 {
-            Kind::Conflict { conflict, .. } => conflict.met.iter().any(|met| met.written.is_none()),
+            Kind::Conflict { conflict, .. } => {
+                conflict.met.iter().any(|met| met.index.is_some() && met.written.is_none())
+            }
             _ => false,
         }
     }

@@ -9,6 +9,7 @@ mod decide;
 mod report;
 mod resolution;
 mod rules;
+mod values;
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,6 +19,7 @@ pub use decide::{Node, Stamp, Verdict};
 pub use report::{Commit, Conflict, Met, Origin, Written};
 pub use resolution::{Illegal, Resolution, UnknownName};
 pub use rules::{Rules, TableRules};
+pub use values::{ColumnValues, RECORDED_BYTES_MAX, Values};
 
 /// The conflict types of `pg_stat_subscription_stats`, in its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use base::{PgTimestamp, Xid};
 
-use crate::ConflictType;
+use crate::{ConflictType, Values};
 
 /// One conflict, worded as PostgreSQL 18 words it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,9 +25,8 @@ pub struct Met {
     pub index: Option<String>,
     /// Who wrote the row last; `None` if nobody looked.
     pub written: Option<Written>,
-    /// Key, rows and replica identity, in PostgreSQL's words and without a full stop; `None` unless
-    /// the user asked for values.
-    pub values: Option<String>,
+    /// Key, rows and replica identity; `None` unless the user asked for values.
+    pub values: Option<Values>,
 }
 
 /// Who wrote a row of the target last.
@@ -129,7 +128,8 @@ impl fmt::Display for Sentence<'_> {
             (None, _, None) => write!(f, " {verb}")?,
         }
         f.write_str(".")?;
-        values.iter().try_for_each(|values| write!(f, " {values}."))
+        let of_index = index.is_some();
+        values.iter().try_for_each(|values| write!(f, " {}.", values.tell(of_index)))
     }
 }
 
@@ -154,6 +154,7 @@ impl fmt::Display for Conflict {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ColumnValues;
 
     fn by(origin: Option<Origin>) -> Option<Written> {
         let time_text = "2026-01-02 03:04:05.678+00".to_owned();
@@ -206,10 +207,12 @@ mod tests {
     #[test]
     fn several_keys_have_a_sentence_each() {
         let met = |index: &str| Met { index: Some(index.to_owned()), written: by(None), values: None };
+        let key = ColumnValues { columns: vec![("b".to_owned(), Some("2".to_owned()))], whole: false };
+        let values = Values { key: Some(key), ..Values::default() };
         let conflict = Conflict {
             kind: ConflictType::MultipleUniqueConflicts,
             relation: "public.t".to_owned(),
-            met: vec![met("t_a"), Met { values: Some("Key (b)=(2)".into()), ..met("t_b") }],
+            met: vec![met("t_a"), Met { values: Some(values), ..met("t_b") }],
         };
         assert_eq!(
             conflict.to_string(),

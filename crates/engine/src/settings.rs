@@ -91,6 +91,8 @@ pub struct Settings {
     pub conflict_history_age: Duration,
     /// Most conflicts in the history; zero: none.
     pub conflict_history_rows: u64,
+    /// Records and messages of conflicts have keys and rows.
+    pub conflict_log_values: bool,
     /// Directory of locks, control sockets and spools.
     pub state_dir: PathBuf,
 }

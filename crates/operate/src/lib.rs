@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`admin`] | both servers: reads, changes or removes what a subscription left there |
 //! | [`adopt`] | the target: takes over from a native subscription, or hands back to it |
+//! | [`conflicts`] | the target's history of conflicts |
 //! | [`control`] | the process that runs the subscription, through its socket |
 //! | [`running_applier`] | the same process, which stands still while `verify` compares |
 //! | [`metrics`] | every pipeline of this process, over HTTP |
@@ -23,6 +24,7 @@
 
 pub mod admin;
 pub mod adopt;
+pub mod conflicts;
 pub mod control;
 pub mod metrics;
 pub mod running_applier;

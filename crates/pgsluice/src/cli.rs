@@ -2,7 +2,9 @@
 
 use base::Lsn;
 use clap::{Args, Parser, Subcommand};
+use conflict::{ConflictType, Resolution};
 
+use crate::conflict_rule::table_name;
 use crate::exit;
 use crate::settings::{Ends, SettingsTable, Which};
 use crate::units::{Bytes, Seconds};
@@ -53,6 +55,12 @@ pub(crate) enum Command {
     /// Asks the running process. If none runs on this machine, reads the state on the target and
     /// the slot on the source.
     Status(StatusArgs),
+    /// List the conflicts that the target's history has, or explain one
+    ///
+    /// Reads the target, whether the subscription runs or not. Lists the newest first. --id prints
+    /// all about one conflict: who wrote what and when, what was done and why, and the SQL that
+    /// would undo it. The SQL needs values, which are recorded with --conflict-log-values.
+    Conflicts(ConflictsArgs),
     /// Ask the running process to end, and wait until it has ended
     Stop(StopArgs),
     /// Add tables that were added to the publication, and leave out those that were dropped from it
@@ -159,6 +167,45 @@ pub(crate) struct ReleaseArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Print one JSON object per subscription and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) settings: EndsArgs,
+}
+
+/// `conflicts`
+#[derive(Debug, Args)]
+pub(crate) struct ConflictsArgs {
+    /// Explain the conflict of this number, and print the SQL that would undo what was done
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["type", "table", "key", "since", "until", "resolution", "limit"])]
+    pub(crate) id: Option<i64>,
+    /// Only conflicts of this type, such as insert_exists
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) r#type: Option<ConflictType>,
+    /// Only conflicts of this table of the target
+    #[arg(long, value_name = "SCHEMA.TABLE", value_parser = table_name)]
+    pub(crate) table: Option<(String, String)>,
+    /// Only conflicts whose recorded key has this value; give it once for each column of the key
+    ///
+    /// The value is written as PostgreSQL writes it. Keys are recorded with --conflict-log-values
+    /// only.
+    #[arg(long, value_name = "COLUMN=VALUE", value_parser = parse_key)]
+    pub(crate) key: Vec<(String, String)>,
+    /// Only conflicts that pgsluice met at this time or later
+    ///
+    /// Times are as PostgreSQL reads them, in UTC unless they name a time zone.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// Only conflicts that pgsluice met before this time
+    #[arg(long, value_name = "TIME")]
+    pub(crate) until: Option<String>,
+    /// Only conflicts that this rule decided, such as keep_local
+    #[arg(long, value_name = "RESOLUTION")]
+    pub(crate) resolution: Option<Resolution>,
+    /// Most conflicts to list
+    #[arg(long, default_value = "20", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+    /// Print one JSON object per conflict and line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -362,6 +409,14 @@ pub(crate) struct EndsArgs {
     pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) ends: Ends,
+}
+
+/// A column of a key and its value.
+fn parse_key(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((column, value)) if !column.is_empty() => Ok((column.to_owned(), value.to_owned())),
+        _ => Err(format!("\"{text}\" is no column with a value: write COLUMN=VALUE, such as id=7")),
+    }
 }
 
 /// An LSN, or none.

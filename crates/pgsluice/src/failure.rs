@@ -107,6 +107,11 @@ pub(crate) enum Failure {
         name: SubscriptionName,
         native: String,
     },
+    /// `conflicts --id` of a record that is not there.
+    NoConflict {
+        name: SubscriptionName,
+        id: i64,
+    },
     StillRuns {
         name: SubscriptionName,
         pid: u32,
@@ -130,6 +135,7 @@ impl Failure {
         match self {
             Failure::NoNative { .. } => Code::NotRunning,
             Failure::Adopted { .. }
+            | Failure::NoConflict { .. }
             | Failure::StillRuns { .. }
             | Failure::NotLooked { .. }
             | Failure::Metrics { .. } => Code::Failed,
@@ -174,7 +180,7 @@ impl fmt::Display for Failure {
             Failure::NoDatabase { wanted, names } => {
                 write!(f, "the catalogs have no database \"{wanted}\"; they have {}", names.join(", "))
             }
-            Failure::NoNative { .. } | Failure::Adopted { .. } | Failure::StillRuns { .. } | Failure::NotLooked { .. } => self.of_subscription(f),
+            Failure::NoNative { .. } | Failure::Adopted { .. } | Failure::NoConflict { .. } | Failure::StillRuns { .. } | Failure::NotLooked { .. } => self.of_subscription(f),
             Failure::Metrics { address, error } => write!(f, "could not serve metrics at {address}: {error}; give another address by --metrics"),
         }
     }
@@ -234,6 +240,11 @@ impl Failure {
                 f,
                 "subscription \"{name}\" was adopted from native subscription \"{native}\": pgsluice release hands it \
                  back; with --force it is removed with its slot, and \"{native}\" stays disabled and without a slot"
+            ),
+            Failure::NoConflict { name, id } => write!(
+                f,
+                "the history of subscription \"{name}\" has no conflict {id}: it was removed, or there never was one; \
+                 to list those that are there: pgsluice conflicts"
             ),
             Failure::StillRuns { name, pid, bound } => {
                 write!(

@@ -37,7 +37,7 @@ const PASSWORD: &str = " (its password is left out: set PGPASSWORD, or keep it i
 const WITHOUT_SERVERS: [&str; 2] = ["stop", "refresh"];
 
 /// Commands that need only the target, although they take the source too.
-const TARGET_ONLY: [&str; 3] = ["skip", "enable", "disable"];
+const TARGET_ONLY: [&str; 4] = ["skip", "enable", "disable", "conflicts"];
 
 /// The settings that this process has for one subscription.
 #[derive(Debug, Clone)]
@@ -231,7 +231,7 @@ impl Invocation {
         match command {
             "run" | "check" => self.has_source && self.has_target && self.has_publications,
             "drop" | "verify" | "sequences" => self.has_source && self.has_target,
-            "skip" | "enable" | "disable" | "release" | "adopt" => self.has_target,
+            "skip" | "enable" | "disable" | "conflicts" | "release" | "adopt" => self.has_target,
             "decode" | "catalog" => self.has_source,
             _ => true,
         }

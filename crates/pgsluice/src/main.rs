@@ -2,8 +2,9 @@
 //!
 //! A command receives the subscriptions that it is about, already read from flags, environment and
 //! file (`config`), and returns an exit code (`exit`). The command's result goes to stdout; logs
-//! and errors go to stderr. No command prints a password. Only `verify` prints row values, because
-//! that is its purpose.
+//! and errors go to stderr. No command prints a password. Only `verify`, `decode` and `conflicts`
+//! print row values: the first two because that is their purpose, the third where they were
+//! recorded.
 //!
 //! Circle: exit, failure: the exit code of an error is that of the failure inside it, and each
 //! failure has a code.
@@ -96,6 +97,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Release(args) => command::release::release(&only(subjects)?, args.timeout.0).await,
             Command::Check(args) => command::check::check(&subjects, args.json).await,
             Command::Status(args) => command::status::status(&subjects, args.json).await,
+            Command::Conflicts(args) => command::conflicts::conflicts(&only(subjects)?, &args).await,
             Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
             Command::Refresh(args) => command::refresh::refresh(&only(subjects)?, args.timeout.0).await,
             Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,

@@ -340,6 +340,15 @@ pub(crate) struct Conflicts {
     /// 0 keeps none.
     #[arg(long, default_value = "1000000", value_name = "COUNT")]
     pub(crate) conflict_history_rows: u64,
+
+    /// Record and log the key and the rows of each conflict
+    ///
+    /// The history on the target, the log and `status` then show values of rows: the key, the
+    /// target's row, the source's row and the replica identity. `pgsluice conflicts` needs them to
+    /// print the SQL that undoes what was decided. While it is off, they show no value, not even of
+    /// a key.
+    #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) conflict_log_values: OnOff,
 }
 
 /// The process as a whole; in the file these stand at the top level only.

@@ -169,6 +169,7 @@ impl Subject {
             conflict_rules: conflict_rule::rules(&conflicts.conflict).map_err(Failure::Together)?,
             conflict_history_age: conflicts.conflict_history_age.0,
             conflict_history_rows: conflicts.conflict_history_rows,
+            conflict_log_values: conflicts.conflict_log_values.0,
             state_dir: self.state_dir.clone(),
         })
     }

@@ -925,6 +925,6 @@ mod tests {
         let read = all(&found, 3 * SIZE).unwrap().len() as u64;
         assert!(read > SIZE / 8 && read < SIZE, "{read}");
         assert_eq!(all(&found, 3 * SIZE + 8192).unwrap().len() as u64, read - 8192);
-        assert_eq!(all(&found, 4 * SIZE - 8192).unwrap(), []);
+        assert_eq!(all(&found, 4 * SIZE - 8192).unwrap(), [0_u8; 0]);
     }
 }

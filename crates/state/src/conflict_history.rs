@@ -220,3 +220,26 @@ pub async fn find(
     );
     target.query_opt(&sql, &[&name.as_str(), &id]).await?.as_ref().map(stored).transpose()
 }
+
+/// All records of the change that met `conflict`: one for each row that it met, in their order.
+///
+/// # Errors
+/// The query failed.
+pub async fn together(
+    target: &impl GenericClient,
+    name: &SubscriptionName,
+    conflict: &StoredConflict,
+) -> Result<Vec<StoredConflict>, tokio_postgres::Error> {
+    let sql = format!(
+        "SELECT {} FROM pgsluice.conflict_history h \
+           JOIN pgsluice.conflict_history o ON o.id = $2 AND o.subscription = h.subscription \
+          WHERE h.subscription = $1 AND h.finished_at = o.finished_at AND h.remote_xid = o.remote_xid \
+            AND h.type = o.type AND h.outcome = o.outcome AND h.schema_name = o.schema_name \
+            AND h.table_name = o.table_name AND h.detail = o.detail \
+            AND h.remote_row::text IS NOT DISTINCT FROM o.remote_row::text \
+            AND h.replica_identity::text IS NOT DISTINCT FROM o.replica_identity::text \
+          ORDER BY h.id",
+        columns()
+    );
+    target.query(&sql, &[&name.as_str(), &conflict.id]).await?.iter().map(stored).collect()
+}

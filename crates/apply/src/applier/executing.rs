@@ -34,6 +34,7 @@ pub(super) fn start(
         rules: options.conflict_rules.clone(),
         nodes: options.conflict_nodes.clone(),
         history: options.conflict_history,
+        values: options.conflict_log_values,
     };
     let identity = Identity { subscription: options.subscription.to_string(), conflicts };
     let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();

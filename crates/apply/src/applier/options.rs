@@ -68,6 +68,8 @@ pub struct Options {
     pub gate: Arc<SnapshotGate>,
     /// Whether conflicts are recorded on the target.
     pub conflict_history: bool,
+    /// Whether records and messages of conflicts have keys and rows.
+    pub conflict_log_values: bool,
     /// Settings of prefetching; `None` if it is off.
     pub prefetch: Option<PrefetchOptions>,
 }

@@ -13,12 +13,12 @@
 //! logged when that transaction has committed, so one that is tried again counts once. A conflict
 //! that is an error is recorded after the rollback.
 
-use conflict::{Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
+use conflict::{ColumnValues, Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
 use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
 use state::Outcome;
 
-use super::met::{self, Row, UniqueKeys, With};
+use super::met::{self, ChangeValues, Row, UniqueKeys, With};
 use super::resolved::Resolved;
 use super::*;
 use crate::write::one_change;
@@ -119,7 +119,8 @@ impl Executor {
             (1, _) => ConflictType::UpdateExists,
             _ => ConflictType::MultipleUniqueConflicts,
         };
-        let met = holders.iter().map(|(index, row)| row.met(Some(index.clone()))).collect();
+        let change = self.change_values(table, op).await?;
+        let met = holders.iter().map(|(index, row)| row.met(Some(index.clone()), change.as_ref())).collect();
         let conflict = Conflict { kind, relation: table.name.clone(), met };
         let local: Vec<Stamp> = holders.iter().map(|(_, row)| self.conflicts.local(row)).collect();
         match rules.of(kind).decide(&self.conflicts.remote(begin), &local) {
@@ -198,7 +199,7 @@ impl Executor {
         // of a look that waits then sees it. A plain look does not wait: a row that it does not
         // find is not there (rule F6).
         if !self.is_there(table, op, begin).await? {
-            return self.missing(single, op);
+            return self.missing(single, op).await;
         }
         let Some(row) = self.own_row(table, op, begin).await? else { return Ok(Step::Again) };
         if single.anyones || !table.is_foreign(row.origin) {
@@ -213,7 +214,9 @@ impl Executor {
             Op::Delete(_) => ConflictType::DeleteOriginDiffers,
             _ => ConflictType::UpdateOriginDiffers,
         };
-        let conflict = Conflict { kind, relation: table.name.clone(), met: vec![row.met(None)] };
+        let change = self.change_values(table, op).await?;
+        let met = vec![row.met(None, change.as_ref())];
+        let conflict = Conflict { kind, relation: table.name.clone(), met };
         match rules.of(kind).decide(&self.conflicts.remote(begin), &[self.conflicts.local(&row)]) {
             Verdict::Refuse => Err(self.refused(conflict, begin, table)),
             Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
@@ -225,13 +228,15 @@ impl Executor {
     }
 
     /// Resolves a change whose row is not there.
-    fn missing(&mut self, single: &Single<'_>, op: &Op) -> Result<Step, Error> {
+    async fn missing(&mut self, single: &Single<'_>, op: &Op) -> Result<Step, Error> {
         let &Single { table, begin, rules, .. } = single;
         let kind = match op {
             Op::Delete(_) => ConflictType::DeleteMissing,
             _ => ConflictType::UpdateMissing,
         };
-        let conflict = Conflict { kind, relation: table.name.clone(), met: Vec::new() };
+        let change = self.change_values(table, op).await?;
+        let met = change.map(|change| Met { values: Some(change.with(None)), ..Met::default() });
+        let conflict = Conflict { kind, relation: table.name.clone(), met: met.into_iter().collect() };
         match (rules.of(kind), op) {
             (Resolution::Error, _) => Err(self.refused(conflict, begin, table)),
             (Resolution::ApplyRemote, Op::Update { old, new }) => {
@@ -331,15 +336,19 @@ impl Executor {
     /// The row that an UPDATE or DELETE is for, locked.
     async fn own_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<Option<Row>, Error> {
         let with = self.with().await?;
+        let listed = match with.values {
+            true => self.unique_keys(table).await?.listed(None, with),
+            false => met::Listed::default(),
+        };
         let Some(old) = old_values(op) else { return Ok(None) };
         let key = old.columns().zip(&table.key_mask).filter(|(_, key)| **key).map(|(value, _)| value);
-        let Some(statement) = with_values(table, met::own_row(table, with), &table.key, key) else {
+        let Some(statement) = with_values(table, met::own_row(table, with, &listed), &table.key, key) else {
             return Ok(None);
         };
         let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
         match result.error {
             Some(error) => Err(self.failed(table, op, begin, error)),
-            None => Ok(Row::read(result.last_row(0))),
+            None => Ok(Row::read(result.last_row(0), &listed)),
         }
     }
 
@@ -353,7 +362,7 @@ impl Executor {
         let mut found = Vec::new();
         // One after another, so that one that cannot be asked for does not hide the others.
         for index in &keys.indexes {
-            let sql = keys.holder(table, index, &kind, with);
+            let (sql, listed) = keys.holder(table, index, &kind, with);
             let Some(statement) = with_values(table, sql, &positions, values.iter().copied()) else {
                 continue;
             };
@@ -362,7 +371,7 @@ impl Executor {
                 let (what, error) = ("the search for the row that holds a unique key", error);
                 return Err(Kind::Statement { what, error }.into());
             }
-            found.extend(Row::read(result.last_row(0)).map(|row| (index.name.clone(), row)));
+            found.extend(Row::read(result.last_row(0), &listed).map(|row| (index.name.clone(), row)));
         }
         Ok(found)
     }
@@ -393,7 +402,53 @@ impl Executor {
             }
         };
         self.conflicts.commit_times = Some(commit);
-        Ok(With { commit, values: false })
+        Ok(With { commit, values: self.conflicts.settings.values })
+    }
+
+    /// The values of a change, if the user asked for them.
+    async fn change_values(&mut self, table: &Table, op: &Op) -> Result<Option<ChangeValues>, Error> {
+        if !self.conflicts.settings.values {
+            return Ok(None);
+        }
+        let mut change = ChangeValues::default();
+        let all = |_: usize| true;
+        if let Op::Insert(new) | Op::Update { new, .. } = op {
+            change.remote_row = Some(self.as_text(table, new, all).await?);
+        }
+        if let Some(old) = old_values(op) {
+            let key = self.as_text(table, old, |at| table.key_mask[at]).await?;
+            let identity = match op {
+                Op::Update { old: Some(full), .. } | Op::Delete(full) if !full.key_only => {
+                    self.as_text(table, old, all).await?
+                }
+                _ => key.clone(),
+            };
+            (change.key, change.replica_identity) = (Some(key), Some(identity));
+        }
+        Ok(Some(change))
+    }
+
+    /// The sent values of these columns, as the target writes them.
+    async fn as_text(
+        &mut self,
+        table: &Table,
+        tuple: &Tuple,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Result<ColumnValues, Error> {
+        let sent = tuple.columns().enumerate();
+        let sent = sent.filter(|(at, value)| wanted(*at) && *value != Column::Unchanged);
+        let positions: Vec<usize> = sent.clone().map(|(at, _)| at).collect();
+        let list: Vec<String> = (1..=positions.len()).map(|n| format!("${n}")).collect();
+        let values = sent.map(|(_, value)| value);
+        let statement = with_values(table, format!("SELECT {}", list.join(", ")), &positions, values);
+        let statement = statement.expect("a value for each position");
+        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        if let Some(error) = result.error {
+            return Err(Kind::Statement { what: "reading the values of a conflict", error }.into());
+        }
+        let names = positions.iter().map(|&at| table.columns[at].target.name.clone());
+        let whole = positions.len() == table.columns.len();
+        Ok(ColumnValues { columns: names.zip(result.last_row(0)).collect(), whole })
     }
 
     /// Executes a statement without parameters that belongs to a change.

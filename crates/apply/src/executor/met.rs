@@ -13,7 +13,7 @@
 use std::fmt::Write;
 
 use base::{Oid, PgTimestamp, Xid};
-use conflict::{Commit, Met, Origin, Written};
+use conflict::{ColumnValues, Commit, Met, Origin, Values, Written};
 
 use plan::Table;
 use plan::sql::{Kind, located, row_parameters};
@@ -163,8 +163,29 @@ impl UniqueKeys {
         if generated.is_empty() { plain } else { format!("SELECT g.*{generated} FROM ({plain}) AS g") }
     }
 
+    /// What to read of a row's values, and of its key in `index`.
+    pub(super) fn listed(&self, index: Option<&UniqueIndex>, with: With) -> Listed {
+        if !with.values {
+            return Listed::default();
+        }
+        let key = index.into_iter().flat_map(|index| &index.columns);
+        let key: Vec<&str> = key.map(|column| column.expression.as_str()).collect();
+        let mut sql = String::new();
+        self.columns.iter().for_each(|column| sql.extend([", t.", &column.name]));
+        key.iter().for_each(|expression| sql.extend([", (", expression, ")"]));
+        let columns = self.columns.iter().map(|column| unquoted(&column.name)).collect();
+        Listed { sql, columns, key: key.into_iter().map(unquoted).collect() }
+    }
+
     /// The query for the holder of the new row's key in `index`.
-    pub(super) fn holder(&self, table: &Table, index: &UniqueIndex, kind: &Kind, with: With) -> String {
+    pub(super) fn holder(
+        &self,
+        table: &Table,
+        index: &UniqueIndex,
+        kind: &Kind,
+        with: With,
+    ) -> (String, Listed) {
+        let listed = self.listed(Some(index), with);
         let mut made = String::new();
         let mut found = String::new();
         for (n, IndexColumn { expression, equality, collate }) in index.columns.iter().enumerate() {
@@ -189,13 +210,22 @@ impl UniqueKeys {
                  AND t.ctid OPERATOR(pg_catalog.=) (SELECT n.pgsluice_place FROM n))",
             );
         }
-        format!(
+        let sql = format!(
             "WITH n AS MATERIALIZED (SELECT {} FROM ({}) AS t WHERE true{within}) \
              {} WHERE EXISTS (SELECT FROM n){found}{within}{place} LIMIT 1 FOR UPDATE OF t",
             made.trim_start_matches(", "),
             self.new_row(table, kind),
-            locked(table, with)
-        )
+            locked(table, with, &listed)
+        );
+        (sql, listed)
+    }
+}
+
+/// The name of a column as it is in the catalogs. An expression stays as it is.
+fn unquoted(sql: &str) -> String {
+    match sql.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
+        Some(name) => name.replace("\"\"", "\""),
+        None => sql.to_owned(),
     }
 }
 
@@ -208,10 +238,68 @@ pub(super) struct With {
     pub(super) values: bool,
 }
 
+/// The values that a query lists behind a row's place and writer.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listed {
+    /// The list itself, each with a comma before it.
+    sql: String,
+    /// The columns of the row.
+    columns: Vec<String>,
+    /// The columns and expressions of the index's key.
+    key: Vec<String>,
+}
+
+impl Listed {
+    /// Reads the values that were listed; `None` if none were.
+    fn read(&self, values: Vec<Option<String>>) -> Option<RowValues> {
+        if self.columns.is_empty() || values.len() != self.columns.len() + self.key.len() {
+            return None;
+        }
+        let mut named = self.columns.iter().chain(&self.key).cloned().zip(values);
+        let row = named.by_ref().take(self.columns.len()).collect();
+        let key: Vec<_> = named.collect();
+        Some(RowValues {
+            row: ColumnValues { columns: row, whole: true },
+            key: (!key.is_empty()).then_some(ColumnValues { columns: key, whole: false }),
+        })
+    }
+}
+
+/// The values of a row of the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct RowValues {
+    row: ColumnValues,
+    /// Its key in the unique index by which it was found.
+    key: Option<ColumnValues>,
+}
+
+/// The values of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ChangeValues {
+    /// The new row, as far as it was sent.
+    pub(super) remote_row: Option<ColumnValues>,
+    pub(super) replica_identity: Option<ColumnValues>,
+    /// The columns of the replica identity by which the target finds the row.
+    pub(super) key: Option<ColumnValues>,
+}
+
+impl ChangeValues {
+    /// Together with those of the row that the change met, if it met one.
+    pub(super) fn with(&self, row: Option<&RowValues>) -> Values {
+        let key = row.and_then(|row| row.key.as_ref()).or(self.key.as_ref());
+        Values {
+            key: key.cloned(),
+            local_row: row.map(|row| row.row.clone()),
+            remote_row: self.remote_row.clone(),
+            replica_identity: self.replica_identity.clone(),
+        }
+    }
+}
+
 /// The beginning of a query for a row `t`. [`Row::read`] reads its answer. The writer is asked for
 /// in the select list: where the query waits for a lock, the server makes the list anew from the
 /// version that it waited for, but joins the old version's rows of other relations.
-fn locked(table: &Table, With { commit, values }: With) -> String {
+fn locked(table: &Table, With { commit, .. }: With, listed: &Listed) -> String {
     let of =
         |what: &str| format!("(SELECT {what} FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS w)");
     let commit = match commit {
@@ -225,14 +313,14 @@ fn locked(table: &Table, With { commit, values }: With) -> String {
         .join(", "),
         false => "NULL, NULL, NULL, NULL".to_owned(),
     };
-    let row = if values { "pg_catalog.row_to_json(t)" } else { "NULL" };
-    format!("SELECT t.tableoid, t.ctid, t.xmin, {commit}, {row} FROM {}{} AS t", table.only(), table.sql)
+    let values = &listed.sql;
+    format!("SELECT t.tableoid, t.ctid, t.xmin, {commit}{values} FROM {}{} AS t", table.only(), table.sql)
 }
 
 /// The query for the row that an UPDATE or DELETE is for. Its parameters are the key's.
-pub(super) fn own_row(table: &Table, with: With) -> String {
+pub(super) fn own_row(table: &Table, with: With, listed: &Listed) -> String {
     let condition = located(table, 0, &|n| format!("${}", n + 1));
-    format!("{} WHERE {condition} FOR UPDATE OF t", locked(table, with))
+    format!("{} WHERE {condition} FOR UPDATE OF t", locked(table, with, listed))
 }
 
 /// A row of the target that is locked.
@@ -243,15 +331,16 @@ pub(super) struct Row {
     pub(super) written: Written,
     /// The replication origin of its last writer; 0 for a session of the target.
     pub(super) origin: Option<u32>,
-    /// The row as JSON, if asked for.
-    pub(super) values: Option<String>,
+    /// Its values, if asked for.
+    values: Option<RowValues>,
 }
 
 impl Row {
     /// Reads the answer to a query that [`locked`] begins; `None` if no row was found.
-    pub(super) fn read(answer: Vec<Option<String>>) -> Option<Row> {
-        let [part, place, xmin, micros, time_text, origin, origin_name, values] =
-            <[Option<String>; 8]>::try_from(answer).ok()?;
+    pub(super) fn read(mut answer: Vec<Option<String>>, listed: &Listed) -> Option<Row> {
+        let values = answer.split_off(answer.len().min(7));
+        let [part, place, xmin, micros, time_text, origin, origin_name] =
+            <[Option<String>; 7]>::try_from(answer).ok()?;
         let origin: Option<u32> = origin.and_then(|origin| origin.parse().ok());
         let time = micros.and_then(|micros| micros.parse::<i64>().ok());
         let commit = time.zip(time_text).zip(origin).map(|((micros, time_text), origin)| Commit {
@@ -268,10 +357,11 @@ impl Row {
             part?, place?
         );
         let written = Written { xid: Xid(xmin?.parse().ok()?), commit };
-        Some(Row { place, written, origin, values })
+        Some(Row { place, written, origin, values: listed.read(values) })
     }
 
-    pub(super) fn met(&self, index: Option<String>) -> Met {
-        Met { index, written: Some(self.written.clone()), values: None }
+    pub(super) fn met(&self, index: Option<String>, change: Option<&ChangeValues>) -> Met {
+        let values = change.map(|change| change.with(self.values.as_ref()));
+        Met { index, written: Some(self.written.clone()), values }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use conflict::{Conflict, Met, Node, Resolution, Stamp, TableRules};
+use conflict::{ColumnValues, Conflict, Met, Node, Resolution, Stamp, TableRules, Values};
 use plan::Table;
 use rustc_hash::FxHashMap;
 use state::{ConflictRecord, Outcome, RecordedValues, statements};
@@ -18,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) nodes: Option<(Node, Node)>,
     /// They are recorded on the target.
     pub(crate) history: bool,
+    /// Records and messages have keys and rows.
+    pub(crate) values: bool,
 }
 
 /// What an executor knows of conflicts.
@@ -55,6 +57,11 @@ impl Resolved {
         let (schema, name) = &table.schema_and_name;
         let detail = conflict.detail();
         let record = |met: &Met| {
+            let json = |of: fn(&Values) -> &Option<ColumnValues>| {
+                of(met.values.as_ref()?).as_ref().map(ColumnValues::json)
+            };
+            let (key, local_row) = (json(|own| &own.key), json(|own| &own.local_row));
+            let (remote_row, identity) = (json(|own| &own.remote_row), json(|own| &own.replica_identity));
             let record = ConflictRecord {
                 kind: conflict.kind,
                 table: (schema, name),
@@ -66,7 +73,12 @@ impl Resolved {
                 remote_time: begin.commit_time,
                 remote_origin: None,
                 local: met.written.as_ref(),
-                values: RecordedValues::default(),
+                values: RecordedValues {
+                    key: key.as_deref(),
+                    local_row: local_row.as_deref(),
+                    remote_row: remote_row.as_deref(),
+                    replica_identity: identity.as_deref(),
+                },
                 detail: &detail,
             };
             statements::record_conflict(subscription, &record)

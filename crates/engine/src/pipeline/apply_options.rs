@@ -45,6 +45,7 @@ impl Attempt<'_> {
             conflict_nodes: nodes(ends).await?,
             gate: Arc::clone(self.status.gate()),
             conflict_history: settings.conflict_history_rows > 0,
+            conflict_log_values: settings.conflict_log_values,
             prefetch: Some(apply::PrefetchOptions {
                 target: settings.target.clone(),
                 subscription: settings.subscription.clone(),

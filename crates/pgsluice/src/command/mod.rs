@@ -5,6 +5,7 @@ pub(crate) mod catalog;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config_reference;
+pub(crate) mod conflicts;
 pub(crate) mod decode;
 pub(crate) mod disable;
 pub(crate) mod drop;

@@ -7,6 +7,7 @@ use clap::CommandFactory;
 
 use super::*;
 use crate::cli::Cli;
+use crate::conflict_rule::ConflictRule;
 use crate::exit::{Code, code_of};
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
 
@@ -174,7 +175,7 @@ fn every_setting_can_be_set_everywhere() {
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
         "wal_stream" | "streaming" | "copy_data" | "prefetch" | "prefetch_replica_identity_only" => "off",
-        "disable_on_error" | "allow_triggers" | "create_schema" => "on",
+        "disable_on_error" | "allow_triggers" | "create_schema" | "conflict_log_values" => "on",
         _ => "7",
     };
     for setting in Setting::all().into_iter().filter(|setting| setting.key != "config") {
@@ -206,4 +207,74 @@ fn what_the_target_has_stored_is_weaker_than_all_but_the_default() {
     };
     assert_eq!(read(&[]), 7);
     assert_eq!(read(&["--batch-rows-max", "1"]), 1);
+}
+
+/// A file with these lines in a `[[subscription.conflict]]`, behind that of line 3.
+fn with_conflict(lines: &str) -> String {
+    format!("[[subscription]]\nname = \"s\"\n[[subscription.conflict]]\n{lines}\n")
+}
+
+#[test]
+fn conflict_rules_stand_in_tables_or_in_texts() {
+    let expected: Vec<ConflictRule> =
+        ["insert_exists=last_update_wins", "update_missing=apply_remote:public.T"]
+            .map(|text| text.parse().unwrap())
+            .into();
+    let tables = with_conflict(
+        "type = \"insert_exists\"\nresolution = \"last_update_wins\"\n[[subscription.conflict]]\n\
+         table = \"public.T\"\ntype = \"update_missing\"\nresolution = \"apply_remote\"",
+    );
+    let texts = "conflict = [\"insert_exists=last_update_wins\", \"update_missing=apply_remote:public.T\"]";
+    let mixed = "conflict = [\"insert_exists=last_update_wins\", \
+                 { type = \"update_missing\", resolution = \"apply_remote\", table = \"public.T\" }]";
+    for file in [&tables, texts, mixed] {
+        assert_eq!(one(&[], &[], Some(file)).conflicts.conflict, expected, "{file}");
+    }
+    let env = [("PGSLUICE_CONFLICT", "insert_exists=last_update_wins, update_missing=apply_remote:public.T")];
+    assert_eq!(one(&[], &env, None).conflicts.conflict, expected);
+    let flag = ["--conflict", "insert_exists=error"];
+    let by_flag = one(&flag, &env, Some(&tables)).conflicts.conflict;
+    assert_eq!(by_flag, ["insert_exists=error".parse().unwrap()], "a flag replaces the whole list");
+}
+
+#[test]
+fn a_conflict_rule_without_a_meaning_is_refused_with_its_place() {
+    let (kind, skip) = ("type = \"insert_exists\"", "resolution = \"skip\"");
+    let cases = [
+        (skip.to_owned(), &["line 3", "type is missing"][..]),
+        (kind.to_owned(), &["line 3", "resolution is missing"]),
+        (format!("type = 1\n{skip}"), &["line 3", "type must be text"]),
+        (format!("{kind}\n{skip}\ntables = \"s.t\""), &["unknown key \"tables\"", "table, type, resolution"]),
+        (format!("type = \"insert\"\n{skip}"), &["\"insert\" is not a conflict type", "insert_exists"]),
+        (format!("{kind}\nresolution = \"newest\""), &["\"newest\"", "last_update_wins"]),
+        (
+            "type = \"delete_missing\"\nresolution = \"apply_remote\"".to_owned(),
+            &["delete_missing cannot be resolved by apply_remote", "choose one of error, skip"],
+        ),
+        (format!("{kind}\n{skip}\ntable = \"t\""), &["\"t\" is no table", "schema.name"]),
+    ];
+    for (lines, parts) in cases {
+        let message = refused(&[], &[], Some(&with_conflict(&lines)));
+        for part in parts.iter().chain(&["conflict", "pgsluice.toml"]) {
+            assert!(message.contains(part), "{lines}: {part}: {message}");
+        }
+    }
+    let message = refused(&[], &[], Some("conflict = [1.5, { type = \"insert_exists\" }]"));
+    assert!(message.contains("conflict"), "{message}");
+}
+
+/// Two rules for one type and table must agree; the same type of another table is another rule.
+#[test]
+fn a_table_twice_must_have_one_resolution() {
+    let two = |resolution: &str, table: &str| {
+        with_conflict(&format!(
+            "type = \"insert_exists\"\nresolution = \"skip\"\ntable = \"s.t\"\n[[subscription.conflict]]\n\
+             type = \"insert_exists\"\nresolution = \"{resolution}\"\ntable = \"{table}\""
+        ))
+    };
+    let rules = |file: &str| crate::conflict_rule::rules(&one(&[], &[], Some(file)).conflicts.conflict);
+    assert!(rules(&two("skip", "s.t")).is_ok());
+    assert!(rules(&two("error", "s.u")).is_ok());
+    let message = rules(&two("error", "s.t")).unwrap_err();
+    assert!(message.contains("two resolutions for insert_exists of s.t, skip and error"), "{message}");
 }

@@ -220,6 +220,14 @@ base::error_reference! {
         "Hand it back with `pgsluice release`. `pgsluice drop --force` removes it with its slot.",
         &[],
     ),
+    Failure::NoConflict { .. } => operating(
+        "The history has no such conflict",
+        Failure::NoConflict { name: name(), id: 12 },
+        "The number is wrong or of another subscription, or the record was older than \
+        `conflict_history_age`, or one too many for `conflict_history_rows`.",
+        "Run `pgsluice conflicts` to see the conflicts that are there.",
+        &[("pgsluice scenarios", "what_cannot_be_listed_is_refused_by_name")],
+    ),
     Failure::StillRuns { .. } => operating(
         "The process does not end",
         Failure::StillRuns { name: name(), pid: 4711, bound: Duration::from_secs(30) },

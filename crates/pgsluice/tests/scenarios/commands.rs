@@ -321,6 +321,11 @@ fn every_command_that_is_named_works_as_it_is_written() {
     for name in ["status", "refresh", "verify", "sequences", "skip", "relook"] {
         take(&is(name)).iter().for_each(|words| drop(case.call(words, &[0])));
     }
+    for words in take(&is("conflicts")) {
+        // There is no conflict of any number.
+        let expected = i32::from(has(&words, "--id"));
+        case.call(&words, &[expected]);
+    }
     for words in take(&|words| words[0] == "stop" || words[0] == "disable") {
         if !running.is_running() {
             case.call(&strings(&format!("enable {config}")), &[0]);

@@ -11,6 +11,7 @@ mod archived;
 mod bags;
 mod binary;
 mod commands;
+mod conflict_history;
 mod conflicts;
 mod consistency;
 mod create_schema;

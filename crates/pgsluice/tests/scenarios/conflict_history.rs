@@ -1,0 +1,355 @@
+//! The history of conflicts as an operator reads it: listed, filtered, explained and undone.
+//!
+//! Each undo is run exactly as it is printed, and the rows are compared with those before.
+
+use serde_json::Value;
+use testkit::Builder;
+
+use crate::support::{DECODED, FOLDED, ONE_BY_ONE, Scenario, scenario_alone, scenario_with};
+
+/// Every type's text needs care somewhere, and some columns are the target's own affair.
+const TYPES: &str = "CREATE TYPE \"Mood\" AS ENUM ('sad', 'it''s ok'); CREATE TYPE pair AS (a int, b text)";
+const WIDE: &str = "CREATE TABLE \"Wide\" (id int PRIMARY KEY, u int UNIQUE, \"Mixed \"\"Case\" text, raw bytea, \
+                    words text[], grid int[][], doc jsonb, amount numeric, real_one float8, at timestamptz, \
+                    span interval, fixed char(5), mood \"Mood\", ints int4range, both_of pair, flag bool)";
+/// Columns that only the target has. The source may not have the generated one: 18 refuses an
+/// UPDATE where the replica identity has a generated column that is not published.
+const OWN: &str =
+    "ALTER TABLE \"Wide\" ADD twice int GENERATED ALWAYS AS (id * 2) STORED, ADD own text DEFAULT 'own'";
+const NAMES: &str = "id, u, \"Mixed \"\"Case\", raw, words, grid, doc, amount, real_one, at, span, fixed, mood, ints, \
+                     both_of, flag";
+
+/// Two rows of values that differ in every column but the keys.
+fn local(id: u32, u: u32) -> String {
+    format!(
+        "({id}, {u}, E'it''s \"local\" \\\\ \\n', '\\x00ff27', ARRAY['a''b', NULL, '\"', ''], '{{{{1,2}},{{3,NULL}}}}', \
+         'null', 'NaN', '-0', '2026-01-02 03:04:05.678901+07', '-1 day +02:03:04', 'ab', 'it''s ok', '[1,5)', \
+         ROW(1, 'x, \"y\"'), true)"
+    )
+}
+
+fn remote(id: u32, u: u32) -> String {
+    format!(
+        "({id}, {u}, NULL, '\\x', '{{}}', '[0:1]={{7,8}}', '{{\"k\": [1, null, \"it''s\"]}}', 12345678901234567890.5, \
+         0.1, 'infinity', '1 mon', 'remot', 'sad', 'empty', NULL, false)"
+    )
+}
+
+/// `UPDATE` to [`remote`] values.
+fn set_remote(id: u32, u: u32) -> String {
+    format!("UPDATE \"Wide\" SET ({NAMES}) = {} WHERE id = {id}", remote(id, u))
+}
+
+fn with<'r>(rules: &[&'r str], more: &[&'r str], strategy: &[&'r str]) -> Vec<&'r str> {
+    let rules = rules.iter().flat_map(|rule| ["--conflict", rule]);
+    rules.chain(more.iter().copied()).chain(strategy.iter().copied()).collect()
+}
+
+/// Runs the scenario under these rules, with values in the history, on a target that knows who
+/// wrote its rows.
+fn recorded(rules: &[&str], run: impl Fn(&mut Scenario) + Sync) {
+    let values = ["--conflict-log-values", "on"];
+    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(rules, &values, strategy));
+    let track = |builder: Builder| builder.setting("track_commit_timestamp", "on");
+    scenario_alone(&strategies.each_ref().map(Vec::as_slice), |builder| builder, track, run);
+}
+
+/// The objects that `pgsluice conflicts --json` prints.
+#[track_caller]
+fn listed(s: &Scenario, number: usize, filter: &[&str]) -> Vec<Value> {
+    let output = s.call(number, &[&["conflicts", "--json"], filter].concat());
+    let text = output.expect_success();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The types of the listed conflicts.
+#[track_caller]
+fn kinds(s: &Scenario, number: usize, filter: &[&str]) -> Vec<String> {
+    listed(s, number, filter).iter().map(|own| own["type"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Runs what `pgsluice conflicts --id` prints about the newest conflict of this type.
+#[track_caller]
+fn undo(s: &Scenario, number: usize, kind: &str) -> String {
+    let newest = &listed(s, number, &["--type", kind, "--limit", "1"])[0];
+    let id = newest["id"].to_string();
+    let text = s.call(number, &["conflicts", "--id", &id]).expect_success();
+    let Some((_, sql)) = text.split_once("touched these rows:\n\n") else { panic!("no SQL:\n{text}") };
+    assert_eq!(s.target_one_of(number, &format!("{sql} SELECT 'done'")), "done");
+    text
+}
+
+const ROWS: &str = "SELECT string_agg(w::text, '\n' ORDER BY id) FROM \"Wide\" w";
+
+/// Makes `change` on the source, and undoes what became of it on every target.
+#[track_caller]
+fn comes_back(s: &mut Scenario, kind: &str, change: &str) {
+    let before = s.target_one(ROWS);
+    s.source(change);
+    s.catch_up();
+    assert_ne!(s.target_one(ROWS), before, "{kind}: {change}");
+    for number in 0..s.followers() {
+        undo(s, number, kind);
+    }
+    assert_eq!(s.target_one(ROWS), before, "{kind}: {change}");
+}
+
+#[test]
+fn what_was_written_is_undone_as_printed() {
+    let rules = [
+        "insert_exists=apply_remote",
+        "update_exists=apply_remote",
+        "multiple_unique_conflicts=apply_remote",
+        "update_missing=apply_remote",
+        "update_origin_differs=apply_remote",
+        "delete_origin_differs=apply_remote",
+    ];
+    recorded(&rules, |s| {
+        s.both(TYPES);
+        s.both(WIDE);
+        s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY FULL");
+        s.target(OWN);
+        for id in [20, 21, 22, 30] {
+            s.source(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, id * 10)));
+        }
+        s.follow();
+        let of_target = [(10, 100), (11, 110), (13, 130), (31, 310), (40, 400), (41, 410)];
+        for (id, u) in of_target {
+            s.target(&format!(
+                "INSERT INTO \"Wide\" ({NAMES}, own) VALUES {}",
+                local(id, u).replace(", true)", ", true, 'mine')")
+            ));
+        }
+        let insert = |id, u| format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", remote(id, u));
+        comes_back(s, "insert_exists", &insert(10, 101));
+        comes_back(s, "insert_exists", &insert(12, 110));
+        s.target("UPDATE \"Wide\" SET own = 'changed', u = NULL WHERE id IN (20, 21)");
+        comes_back(s, "update_origin_differs", &set_remote(20, 200));
+        comes_back(s, "delete_origin_differs", "DELETE FROM \"Wide\" WHERE id = 21");
+        s.target("DELETE FROM \"Wide\" WHERE id = 22");
+        comes_back(s, "update_missing", &set_remote(22, 220));
+        comes_back(s, "update_exists", &set_remote(30, 310));
+        comes_back(s, "multiple_unique_conflicts", &insert(40, 410));
+        // One row holds both keys.
+        comes_back(s, "multiple_unique_conflicts", &insert(13, 130));
+    });
+}
+
+#[test]
+fn what_was_left_out_is_written_as_printed() {
+    let rules = [
+        "insert_exists=keep_local",
+        "update_exists=keep_local",
+        "multiple_unique_conflicts=skip",
+        "update_missing=skip",
+        "update_origin_differs=keep_local",
+        "delete_origin_differs=keep_local",
+    ];
+    recorded(&rules, |s| {
+        s.both(TYPES);
+        s.both(WIDE);
+        s.target(OWN);
+        let rows = format!("SELECT string_agg(ROW({NAMES})::text, '\n' ORDER BY id) FROM \"Wide\"");
+        s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY FULL");
+        for id in [20, 21, 22, 30] {
+            s.source(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, id * 10)));
+        }
+        s.follow();
+        for (id, u) in [(10, 100), (13, 130), (31, 310), (40, 400), (41, 410)] {
+            s.target(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, u)));
+        }
+        s.target("UPDATE \"Wide\" SET fixed = 'l' WHERE id IN (20, 21); DELETE FROM \"Wide\" WHERE id = 22");
+        let insert = |id, u| format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", remote(id, u));
+        for (kind, change) in [
+            ("insert_exists", insert(10, 101)),
+            ("update_origin_differs", set_remote(20, 200)),
+            ("delete_origin_differs", "DELETE FROM \"Wide\" WHERE id = 21".to_owned()),
+            ("update_missing", set_remote(22, 220)),
+            ("update_exists", set_remote(30, 310)),
+            ("multiple_unique_conflicts", insert(40, 410)),
+            ("multiple_unique_conflicts", insert(13, 130)),
+        ] {
+            s.source(&change);
+            s.catch_up();
+            assert_ne!(s.target_one(&rows), s.source_one(&rows), "{kind}");
+            for number in 0..s.followers() {
+                undo(s, number, kind);
+            }
+        }
+        s.same();
+    });
+}
+
+/// An identity column GENERATED ALWAYS takes no value by UPDATE, and neither does a generated one.
+#[test]
+fn identity_columns_come_back() {
+    recorded(&["insert_exists=apply_remote"], |s| {
+        s.both("CREATE TABLE \"I\" (n int GENERATED ALWAYS AS IDENTITY, \"Key\" text PRIMARY KEY, v text)");
+        s.follow();
+        s.target(
+            "INSERT INTO \"I\" OVERRIDING SYSTEM VALUE VALUES (100, 'it''s', 'local'), (7, 'b', 'local')",
+        );
+        let rows = "SELECT string_agg(i::text, ' ' ORDER BY n) FROM \"I\" i";
+        let before = s.target_one(rows);
+        s.source("INSERT INTO \"I\" OVERRIDING SYSTEM VALUE VALUES (1, 'it''s', 'remote')");
+        s.catch_up();
+        (0..s.followers()).for_each(|number| drop(undo(s, number, "insert_exists")));
+        assert_eq!(s.target_one(rows), before);
+        s.source("INSERT INTO \"I\" OVERRIDING SYSTEM VALUE VALUES (7, 'b', 'remote')");
+        s.catch_up();
+        (0..s.followers()).for_each(|number| drop(undo(s, number, "insert_exists")));
+        assert_eq!(s.target_one(rows), before);
+    });
+}
+
+/// Every filter, in both forms, while the subscription runs and afterwards.
+#[test]
+fn conflicts_are_listed_by_filter() {
+    recorded(&["insert_exists=keep_local", "insert_exists=error:public.fails"], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE \"A.b\" (a int, b text, PRIMARY KEY (a, b))");
+        s.both("CREATE TABLE fails (id int PRIMARY KEY)");
+        for number in 0..s.followers() {
+            let said = s.call(number, &["conflicts"]).expect_success();
+            assert_eq!(said, format!("{}: the target's history has no conflict\n", s.name(number)));
+            assert!(listed(s, number, &[]).is_empty());
+        }
+        s.source("INSERT INTO t VALUES (5, 'v')");
+        s.follow();
+        s.target("INSERT INTO t VALUES (1, 'local'); INSERT INTO \"A.b\" VALUES (1, 'x=y'); DELETE FROM t WHERE id = 5");
+        s.source("INSERT INTO t VALUES (1, 'remote')");
+        s.source("INSERT INTO \"A.b\" VALUES (1, 'x=y')");
+        s.source("UPDATE t SET v = 'w' WHERE id = 5");
+        s.source("DELETE FROM t WHERE id = 5");
+        s.catch_up();
+        s.target("INSERT INTO fails VALUES (1)");
+        s.source("INSERT INTO fails VALUES (1)");
+        s.wait_for_log("conflict detected on relation \"public.fails\"");
+        s.target("DELETE FROM fails");
+        s.catch_up();
+        for number in 0..s.followers() {
+            filters(s, number);
+            texts(s, number);
+        }
+        s.stop();
+        (0..s.followers()).for_each(|number| filters(s, number));
+    });
+}
+
+fn filters(s: &Scenario, number: usize) {
+    let all = listed(s, number, &[]);
+    let seen = |filter: &[&str]| kinds(s, number, filter).join(" ");
+    assert_eq!(seen(&[]), "insert_exists delete_missing update_missing insert_exists insert_exists");
+    assert_eq!(seen(&["--type", "update_missing"]), "update_missing");
+    assert_eq!(seen(&["--table", "public.t", "--limit", "2"]), "delete_missing update_missing");
+    assert_eq!(seen(&["--table", "public.A.b"]), "insert_exists");
+    assert_eq!(seen(&["--key", "a=1", "--key", "b=x=y"]), "insert_exists");
+    assert_eq!(seen(&["--key", "id=5"]), "delete_missing update_missing");
+    assert_eq!(seen(&["--key", "id=6"]), "");
+    assert_eq!(seen(&["--resolution", "keep_local"]), "insert_exists insert_exists");
+    assert_eq!(seen(&["--resolution", "error"]), "insert_exists");
+    let at = all[2]["at"].as_str().unwrap();
+    assert_eq!(seen(&["--since", at]), "insert_exists delete_missing update_missing");
+    assert_eq!(seen(&["--until", at]), "insert_exists insert_exists");
+    assert_eq!(seen(&["--since", "tomorrow"]), "");
+    let none = s.call(number, &["conflicts", "--since", "tomorrow"]).expect_success();
+    assert_eq!(none, format!("{}: the target's history has no such conflict\n", s.name(number)));
+    let first = &all[4];
+    assert_eq!(
+        (&first["schema"], &first["table"], &first["index"]),
+        (&"public".into(), &"t".into(), &"t_pkey".into())
+    );
+    assert_eq!((&first["resolution"], &first["outcome"]), (&"keep_local".into(), &"kept".into()));
+    assert_eq!(first["key"], serde_json::json!({"id": "1"}));
+    assert_eq!(first["local_row"], serde_json::json!({"id": "1", "v": "local"}));
+    assert_eq!(first["remote_row"], serde_json::json!({"id": "1", "v": "remote"}));
+    assert_eq!((&first["replica_identity"], &first["local_origin"]), (&Value::Null, &"".into()));
+    assert!(first["remote_xid"].is_u64() && first["local_xid"].is_u64(), "{first}");
+    let id = first["id"].to_string();
+    let one = &listed(s, number, &["--id", &id])[0];
+    assert_eq!(
+        one["undo"]["statements"][0],
+        "UPDATE \"public\".\"t\" SET \"id\" = '1', \"v\" = 'remote' WHERE \"id\" = '1'::integer"
+    );
+}
+
+/// The forms for people.
+fn texts(s: &Scenario, number: usize) {
+    let text = s.call(number, &["conflicts", "--limit", "4"]).expect_success();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 7, "{text}");
+    assert!(lines[..6].iter().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(lines[1].contains("public.fails") && lines[1].contains("error"), "{text}");
+    assert!(lines[5].contains("--limit") && lines[6].contains("--id"), "{text}");
+    let all = listed(s, number, &[]);
+    let explained = |at: usize| {
+        let id = all[at]["id"].to_string();
+        s.call(number, &["conflicts", "--id", &id]).expect_success()
+    };
+    let kept = explained(4);
+    for part in [
+        "insert_exists on table public.t",
+        "of the target itself",
+        "left the change out",
+        "the rule insert_exists=keep_local",
+        "Key (id)=(1); existing local row (1, local); remote row (1, remote).",
+    ] {
+        assert!(kept.replace("\n              ", " ").contains(part), "{part}:\n{kept}");
+    }
+    assert!(kept.lines().any(|line| line.split_whitespace().eq(["v", "local", "remote"])), "{kept}");
+    assert!(explained(0).contains("rolled the transaction back, so it wrote nothing"), "{}", explained(0));
+    assert!(explained(1).contains("no row to delete"), "{}", explained(1));
+}
+
+/// Without the setting no value is anywhere, and the undo names the setting.
+#[test]
+fn values_are_recorded_only_when_asked_for() {
+    let rules = ["insert_exists=keep_local"];
+    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(&rules, &[], strategy));
+    scenario_with(&strategies.each_ref().map(Vec::as_slice), |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.follow();
+        s.target("INSERT INTO t VALUES (4711, 'secret of the target')");
+        s.source("INSERT INTO t VALUES (4711, 'secret of the source')");
+        s.source("UPDATE t SET v = 'another secret' WHERE id = 4711");
+        s.source("DELETE FROM t");
+        s.catch_up();
+        s.source("INSERT INTO t VALUES (4712, 'secret of the source')");
+        s.catch_up();
+        s.target("DELETE FROM t");
+        s.source("UPDATE t SET v = 'another secret'");
+        s.catch_up();
+        let history = "SELECT string_agg(h::text, ' ') FROM pgsluice.conflict_history h";
+        for number in 0..s.followers() {
+            let rows = s.target_one_of(number, history);
+            let words = ["secret", "4711", "4712"];
+            assert!(words.iter().all(|word| !rows.contains(word)), "{rows}");
+            assert!(!s.log(number).contains("secret"), "{}", s.log(number));
+            let newest = listed(s, number, &["--type", "insert_exists"])[0]["id"].to_string();
+            let text = s.call(number, &["conflicts", "--id", &newest]).expect_success();
+            assert!(text.contains("conflict_log_values was off"), "{text}");
+        }
+    });
+}
+
+/// A filter that cannot be read, and a number that is not there.
+#[test]
+fn what_cannot_be_listed_is_refused_by_name() {
+    scenario_with(&[FOLDED], |s| {
+        s.follow();
+        for (args, code, parts) in [
+            (&["--type", "newest"][..], 2, ["--type", "update_missing"]),
+            (&["--table", "t"], 2, ["--table", "schema.name"]),
+            (&["--key", "id"], 2, ["--key", "COLUMN=VALUE"]),
+            (&["--since", "soon"], 2, ["--since", "yesterday"]),
+            (&["--until", "2026-13-01"], 2, ["--until", "2026-13-01"]),
+            (&["--resolution", "newest"], 2, ["--resolution", "last_update_wins"]),
+            (&["--limit", "0"], 2, ["--limit", "0"]),
+            (&["--id", "1", "--type", "insert_exists"], 2, ["--id", "--type"]),
+            (&["--id", "4711"], 1, ["no conflict 4711", "pgsluice conflicts"]),
+        ] {
+            let output = s.call(0, &[&["conflicts"], args].concat());
+            assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+            assert!(parts.iter().all(|part| output.stderr.contains(part)), "{args:?}: {}", output.stderr);
+        }
+    });
+}
