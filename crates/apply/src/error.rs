@@ -238,6 +238,42 @@ fn refused_by_server(
     }
 }
 
+/// Adds to an error which transaction needs its remedy.
+fn needed_by(f: &mut fmt::Formatter<'_>, xid: Xid, finished_at: Lsn) -> fmt::Result {
+    write!(
+        f,
+        "; needed by transaction {xid}, finished at {finished_at}, \
+         which can be passed over: pgsluice skip --lsn {finished_at}"
+    )
+}
+
+fn no_identity(
+    f: &mut fmt::Formatter<'_>,
+    table: &str,
+    operation: &str,
+    xid: Xid,
+    finished_at: Lsn,
+) -> fmt::Result {
+    write!(
+        f,
+        "the source sent {operation} for table \"{table}\" without a replica identity, in transaction {xid}, \
+         finished at {finished_at}; ALTER TABLE {} REPLICA IDENTITY FULL on the source, and skip what was \
+         sent already: pgsluice skip --lsn {finished_at}",
+        quoted_name(table)
+    )
+}
+
+fn incomplete(f: &mut fmt::Formatter<'_>, table: &str, xid: Xid, finished_at: Lsn) -> fmt::Result {
+    write!(
+        f,
+        "an UPDATE for table \"{table}\" found no row and cannot be inserted instead, because the source did not \
+         send the large values that it left as they were, in transaction {xid}, finished at {finished_at}; \
+         ALTER TABLE {} REPLICA IDENTITY FULL on the source makes it send them from then on; to pass over the \
+         transaction: pgsluice skip --lsn {finished_at}",
+        quoted_name(table)
+    )
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
@@ -245,13 +281,7 @@ impl fmt::Display for Error {
             Kind::State(error) => error.fmt(f),
             Kind::Mapping { error, transaction } => {
                 error.fmt(f)?;
-                transaction.iter().try_for_each(|(xid, finished_at)| {
-                    write!(
-                        f,
-                        "; needed by transaction {xid}, finished at {finished_at}, \
-                         which can be passed over: pgsluice skip --lsn {finished_at}"
-                    )
-                })
+                transaction.iter().try_for_each(|(xid, finished_at)| needed_by(f, *xid, *finished_at))
             }
             Kind::OtherTypes { table, column } => write!(
                 f,
@@ -275,21 +305,10 @@ impl fmt::Display for Error {
                 write!(f, "{what} failed on the target: {} (SQLSTATE {})", error.message, error.code)?;
                 error.hint.iter().try_for_each(|hint| write!(f, "; hint: {hint}"))
             }
-            Kind::NoIdentity { table, operation, xid, finished_at } => write!(
-                f,
-                "the source sent {operation} for table \"{table}\" without a replica identity, in transaction {xid}, \
-                 finished at {finished_at}; ALTER TABLE {} REPLICA IDENTITY FULL on the source, and skip what was \
-                 sent already: pgsluice skip --lsn {finished_at}",
-                quoted_name(table)
-            ),
-            Kind::Incomplete { table, xid, finished_at } => write!(
-                f,
-                "an UPDATE for table \"{table}\" found no row and cannot be inserted instead, because the source did not \
-                 send the large values that it left as they were, in transaction {xid}, finished at {finished_at}; \
-                 ALTER TABLE {} REPLICA IDENTITY FULL on the source makes it send them from then on; to pass over the \
-                 transaction: pgsluice skip --lsn {finished_at}",
-                quoted_name(table)
-            ),
+            Kind::NoIdentity { table, operation, xid, finished_at } => {
+                no_identity(f, table, operation, *xid, *finished_at)
+            }
+            Kind::Incomplete { table, xid, finished_at } => incomplete(f, table, *xid, *finished_at),
             Kind::Unsettled { table, operation, xid, finished_at } => write!(
                 f,
                 "{operation} for table \"{table}\" in transaction {xid}, finished at {finished_at}, met other rows each \

@@ -235,12 +235,12 @@ impl<'a> Refreshing<'a> {
         }
     }
 
-    /// The subscription for the look at partitions. That look only reports; it never keeps tables
-    /// from joining.
+    /// The subscription, as the look at partitions sees it.
     fn subscription(&self) -> Subscription<'a> {
         Subscription { settings: self.attempt.settings, status: self.attempt.status }
     }
 
+    /// Looks at the partitions. It only reports, and never keeps tables from joining.
     async fn look_at_partitions(&mut self, source: &Session) -> Result<(), Error> {
         let looked = self.partitions.look(self.subscription(), source, self.state).await;
         self.attempt.status.set_partitions(self.partitions.differing());

@@ -394,32 +394,9 @@ impl Table {
         if let Some(rule) = &target.firing_rule {
             return Err(MappingError::Rule { table: name, rule: rule.clone() });
         }
-        let found = |column: &str| target.columns.iter().find(|c| c.name == column);
-        let missing: Vec<String> = relation
-            .columns
-            .iter()
-            .filter(|column| found(&column.name).is_none())
-            .map(|column| column.name.clone())
-            .collect();
-        if !missing.is_empty() {
-            return Err(MappingError::MissingColumns { table: name, columns: missing });
-        }
         let (lookup, key, unique) = lookup(&relation, target);
-        let columns: Vec<Column> = relation
-            .columns
-            .iter()
-            .enumerate()
-            .filter_map(|(position, column)| {
-                let (sql, target) = (quote_ident(&column.name), found(&column.name)?.clone());
-                let place =
-                    unique.and_then(|unique| unique.names.iter().position(|name| *name == column.name));
-                let collate =
-                    unique.zip(place).map_or_else(String::new, |(unique, at)| unique.collate[at].clone());
-                let rounded = target.rounded.clone().filter(|_| rounds(column, &target));
-                let exact = rounded.is_none() && target.bytewise && is_same_type(&target, column.type_oid);
-                Some(Column { sql, target, key: key.contains(&position), collate, rounded, exact })
-            })
-            .collect();
+        let columns = map_columns(&relation, target, &key, unique)
+            .map_err(|columns| MappingError::MissingColumns { table: name.clone(), columns })?;
         if let Some(column) = columns.iter().find(|column| column.target.generated) {
             return Err(MappingError::GeneratedColumn { table: name, column: column.target.name.clone() });
         }
@@ -501,6 +478,30 @@ fn lookup<'a>(relation: &Relation, target: &'a TargetTable) -> (Lookup, Vec<usiz
     }
     let unique = target.unique_keys.iter().find(|key| key.positions(relation).as_ref() == Some(&identity));
     (if unique.is_some() { Lookup::UniqueKey } else { Lookup::Key }, identity, unique)
+}
+
+/// Maps each column of `relation` onto the target's of that name. `key` are the positions of the
+/// identity, which `unique` finds. The error has the names of columns that the target lacks.
+fn map_columns(
+    relation: &Relation,
+    target: &TargetTable,
+    key: &[usize],
+    unique: Option<&UniqueKey>,
+) -> Result<Vec<Column>, Vec<String>> {
+    let (mut columns, mut missing) = (Vec::new(), Vec::new());
+    for (position, column) in relation.columns.iter().enumerate() {
+        let Some(target) = target.columns.iter().find(|c| c.name == column.name) else {
+            missing.push(column.name.clone());
+            continue;
+        };
+        let (sql, target) = (quote_ident(&column.name), target.clone());
+        let place = unique.and_then(|unique| unique.names.iter().position(|name| *name == column.name));
+        let collate = unique.zip(place).map_or_else(String::new, |(unique, at)| unique.collate[at].clone());
+        let rounded = target.rounded.clone().filter(|_| rounds(column, &target));
+        let exact = rounded.is_none() && target.bytewise && is_same_type(&target, column.type_oid);
+        columns.push(Column { sql, target, key: key.contains(&position), collate, rounded, exact });
+    }
+    if missing.is_empty() { Ok(columns) } else { Err(missing) }
 }
 
 /// The statement for a bag has each column twice and a few more, and a query's list has at most

@@ -305,6 +305,22 @@ impl Checkpointer {
         self.write_runs(&writes)?;
         self.disk.sync().map_err(Error::io("sync the data file"))?;
 
+        let truncate = self.write_head(job, is_last)?;
+        replaced.into_iter().for_each(|block| self.blocks.free(block));
+        if let Some(end) = truncate {
+            // Only now: the head before this one still led to blocks behind the new end.
+            self.disk.set_size(offset(end)).map_err(Error::io("cut the data file"))?;
+            self.file_blocks = end;
+        }
+        done.seq = self.seq;
+        done.blocks_written += writes.len() as u64 + 1;
+        (done.blocks_used, done.blocks_end) = (self.blocks.used, self.file_blocks);
+        Ok(())
+    }
+
+    /// Writes the head that leads to the pages of this stage. Returns the end at which the file may
+    /// be cut, if it shrinks.
+    fn write_head(&mut self, job: &Job, is_last: bool) -> Result<Option<u32>> {
         self.seq += 1;
         self.file_blocks = self.file_blocks.max(self.blocks.end());
         let truncate =
@@ -333,16 +349,7 @@ impl Checkpointer {
         self.disk
             .write_durably(offset(slot), &meta.encode())
             .map_err(Error::io("write the head of the data file"))?;
-        replaced.into_iter().for_each(|block| self.blocks.free(block));
-        if let Some(end) = truncate {
-            // Only now: the head before this one still led to blocks behind the new end.
-            self.disk.set_size(offset(end)).map_err(Error::io("cut the data file"))?;
-            self.file_blocks = end;
-        }
-        done.seq = self.seq;
-        done.blocks_written += writes.len() as u64 + 1;
-        (done.blocks_used, done.blocks_end) = (self.blocks.used, self.file_blocks);
-        Ok(())
+        Ok(truncate)
     }
 
     fn set(&mut self, id: u32, entry: Entry, replaced: &mut Vec<u32>, dirty: &mut BTreeSet<usize>) {

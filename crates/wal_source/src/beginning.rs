@@ -267,17 +267,7 @@ impl Context<'_> {
         let timeline = self.source.identity.timeline;
         let restart = Restart { timeline, ..restart };
         let name = &self.settings.subscription;
-        let place = match &followed {
-            Some(archive) => archive.dir.display().to_string(),
-            None => match self.settings.source.address() {
-                // Each of several hosts may be a different server.
-                several if several.contains(',') => format!("{several} of {name}"),
-                one => one,
-            },
-        };
-        // A subscription that waits for other standbys reads the same WAL up to a different
-        // position.
-        let place = [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ");
+        let place = self.place(followed.as_ref());
         let figures = self.figures;
         figures.begins(timeline, wanted.segment_size);
         figures.needs_from(restart.lsn());
@@ -304,6 +294,22 @@ impl Context<'_> {
         };
         let linked = LinkedDecoding { decoding, sharing };
         Ok(Begun { linked, asks, judge, lineage: self.source.lineage(wanted.segment_size), from })
+    }
+
+    /// Names the place where WAL is read and how far. Subscriptions with the same one may share a
+    /// pass.
+    fn place(&self, followed: Option<&Growing>) -> String {
+        let place = match followed {
+            Some(archive) => archive.dir.display().to_string(),
+            None => match self.settings.source.address() {
+                // Each of several hosts may be a different server.
+                several if several.contains(',') => format!("{several} of {}", self.settings.subscription),
+                one => one,
+            },
+        };
+        // A subscription that waits for other standbys reads the same WAL up to a different
+        // position.
+        [&[place], self.settings.synchronized_standby_slots.as_slice()].concat().join(" behind ")
     }
 
     /// `wal_segment_size` and `logical_decoding_work_mem`.

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use bench_report::table::grouped;
 
 use super::records::Records;
 
@@ -37,19 +38,6 @@ pub(super) fn block(records: &Records) -> Result<String> {
         writeln!(text, "| {title} | {native} | {slot} | {wal} |")?;
     }
     Ok(text)
-}
-
-/// `1,234,567`
-fn grouped(rate: f64) -> String {
-    let digits = format!("{rate:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 // Pixels of the chart.
@@ -137,14 +125,4 @@ fn native_line(svg: &mut String, x: f64, groups: usize) -> Result<()> {
         bottom + 15.0
     )?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_grouped() {
-        assert_eq!([999.4, 1000.0, 1_234_567.0].map(grouped), ["999", "1,000", "1,234,567"]);
-    }
 }
