@@ -39,7 +39,7 @@ pub(crate) struct FoldedBacklog {
 
 /// Limits of what may be folded.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Room {
+pub(crate) struct BacklogRoom {
     /// Rows to write.
     pub(crate) rows: usize,
     /// Bytes of these rows.
@@ -66,7 +66,7 @@ impl FoldedBacklog {
     }
 
     /// Whether the transactions that end in `batch` fit.
-    pub(crate) fn has_room(&self, batch: &Batch, room: Room) -> bool {
+    pub(crate) fn has_room(&self, batch: &Batch, room: BacklogRoom) -> bool {
         let Some(plan) = &self.plan else { return false };
         !self.closed
             && plan.rows() + batch.changes.len() <= room.rows
@@ -112,7 +112,8 @@ mod tests {
 
     use super::*;
 
-    const ROOM: Room = Room { rows: 1_000, bytes: 1_000_000, file_bytes: 1_000_000, transactions: 1_000 };
+    const ROOM: BacklogRoom =
+        BacklogRoom { rows: 1_000, bytes: 1_000_000, file_bytes: 1_000_000, transactions: 1_000 };
 
     fn table() -> Arc<Table> {
         static TABLE: LazyLock<Arc<Table>> = LazyLock::new(fixtures::table);
@@ -238,9 +239,9 @@ mod tests {
         moves.changes = (0..=SINGLE_ROWS_MAX).map(moved).collect();
         moves.ends.truncate(1);
         moves.ends[0].changes_end = moves.changes.len();
-        assert!(folded.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
+        assert!(folded.has_room(&batch(10), BacklogRoom { rows: 10_000, ..ROOM }));
         folded.add(moves).unwrap();
-        assert!(!folded.has_room(&batch(10), Room { rows: 10_000, ..ROOM }));
+        assert!(!folded.has_room(&batch(10), BacklogRoom { rows: 10_000, ..ROOM }));
     }
 
     #[test]

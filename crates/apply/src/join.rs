@@ -53,7 +53,7 @@ pub(crate) enum Request {
 
 /// The applier has ended.
 #[derive(Debug)]
-pub struct Ended;
+pub struct ApplierEnded;
 
 /// The handle by which tables join a running stream.
 #[derive(Debug, Clone)]
@@ -78,10 +78,10 @@ impl Joins {
     ///
     /// # Errors
     /// The applier has ended.
-    pub async fn begin(&self, tables: Vec<(TableKey, Oid)>) -> Result<(), Ended> {
+    pub async fn begin(&self, tables: Vec<(TableKey, Oid)>) -> Result<(), ApplierEnded> {
         let (done, answer) = oneshot::channel();
-        self.0.send(Request::Begin { tables, done }).await.map_err(|_| Ended)?;
-        answer.await.map_err(|_| Ended)
+        self.0.send(Request::Begin { tables, done }).await.map_err(|_| ApplierEnded)?;
+        answer.await.map_err(|_| ApplierEnded)
     }
 
     /// Lets `table` join: its copy has everything except changes that came `since`. This returns
@@ -90,18 +90,18 @@ impl Joins {
     ///
     /// # Errors
     /// The applier has ended.
-    pub async fn finish(&self, table: TableKey, since: Since) -> Result<Result<(), String>, Ended> {
+    pub async fn finish(&self, table: TableKey, since: Since) -> Result<Result<(), String>, ApplierEnded> {
         let (done, answer) = oneshot::channel();
-        self.0.send(Request::Finish { table, since, done }).await.map_err(|_| Ended)?;
-        answer.await.map_err(|_| Ended)
+        self.0.send(Request::Finish { table, since, done }).await.map_err(|_| ApplierEnded)?;
+        answer.await.map_err(|_| ApplierEnded)
     }
 
     /// Stops `table` from taking part, or keeps it out.
     ///
     /// # Errors
     /// The applier has ended.
-    pub async fn forget(&self, table: TableKey) -> Result<(), Ended> {
-        self.0.send(Request::Forget { table }).await.map_err(|_| Ended)
+    pub async fn forget(&self, table: TableKey) -> Result<(), ApplierEnded> {
+        self.0.send(Request::Forget { table }).await.map_err(|_| ApplierEnded)
     }
 
     /// Returns when the applier left a table out because of something in the stream.
@@ -209,7 +209,7 @@ pub(crate) struct Join {
 
 /// The part that a relation of the stream plays for the applier.
 #[derive(Debug, Clone)]
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// The table takes part.
     Joined(Arc<plan::Table>),
     /// The table is joining; its changes wait.

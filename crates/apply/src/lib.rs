@@ -44,7 +44,7 @@ pub use conflict_log::ConflictLog;
 pub use counters::Counters;
 pub use error::Error;
 pub use error_reference::error_reference;
-pub use join::{Ended, JoinRequests, Joins, joins};
+pub use join::{ApplierEnded, JoinRequests, Joins, joins};
 pub use prefetch::{PrefetchFigures, PrefetchMode, PrefetchOptions};
 pub use snapshot_gate::{Advance, GateHold, GateHoldError, SnapshotGate};
 pub use target::{Backends, Target};

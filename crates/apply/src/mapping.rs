@@ -23,7 +23,7 @@ use state::{CopiedFrom, JoinedTables, LEAVE_OUT, Parting, STATE_SCHEMA, Since, T
 
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
-use crate::join::Part;
+use crate::join::Role;
 
 /// The part that a relation of the stream plays here.
 #[derive(Clone)]
@@ -146,7 +146,7 @@ impl Mappings {
         &mut self,
         relation: &Arc<Relation>,
         (final_lsn, xid): (Lsn, Xid),
-    ) -> Result<Part, Error> {
+    ) -> Result<Role, Error> {
         if self.changed.swap(false, Ordering::Relaxed) {
             self.known.clear();
         }
@@ -155,15 +155,15 @@ impl Mappings {
             _ => self.read(relation).await?,
         };
         Ok(match known {
-            Known::Joined(table, since) if since.includes(final_lsn, xid) => Part::Joined(table),
-            Known::Joining(key, table) => Part::Joining(key, table),
+            Known::Joined(table, since) if since.includes(final_lsn, xid) => Role::Joined(table),
+            Known::Joining(key, table) => Role::Joining(key, table),
             Known::Replaced(parted) => {
                 let is_new = |(_, _, since): &(TableKey, Parting, Since)| since.includes(final_lsn, xid);
                 let parted: Vec<_> =
                     parted.into_iter().filter(is_new).map(|(key, why, _)| (key, why)).collect();
-                if parted.is_empty() { Part::None } else { Part::Replaced(parted) }
+                if parted.is_empty() { Role::None } else { Role::Replaced(parted) }
             }
-            _ => Part::None,
+            _ => Role::None,
         })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   planner --Grown, Grown--> worker: executes the arrived parts one by one in an open transaction
-//!      \--Ended--> workers --Turn--> worker: executes the rest and commits
+//!      \--StreamedEnd--> workers --Turn--> worker: executes the rest and commits
 //! ```
 //! The worker reads the spool at its own pace, so no other task waits for it. It executes a part
 //! only when the target has everything that preceded the part in the stream.
@@ -67,7 +67,7 @@ pub(crate) struct Start {
 }
 
 /// A transaction whose commit has come.
-pub(crate) struct Ended {
+pub(crate) struct StreamedEnd {
     /// The whole transaction, from the start.
     streamed: Streamed,
     tables: Vec<Mapped>,
@@ -77,7 +77,7 @@ pub(crate) struct Ended {
     pub(crate) tell: UnboundedSender<Tell>,
 }
 
-impl Ended {
+impl StreamedEnd {
     /// Whether `tell` sends to the worker of this transaction.
     pub(crate) fn is_of(&self, tell: &UnboundedSender<Tell>) -> bool {
         self.tell.same_channel(tell)
@@ -89,7 +89,7 @@ impl Ended {
 }
 
 /// The planner's handle on the transaction that the worker executes.
-pub(crate) struct Told {
+pub(crate) struct StreamedHandle {
     pub(crate) xid: Xid,
     /// One entry for each relation: no relation was described in two ways.
     pub(crate) tables: Vec<Mapped>,
@@ -99,11 +99,16 @@ pub(crate) struct Told {
     tell: Option<UnboundedSender<Tell>>,
 }
 
-impl Told {
+impl StreamedHandle {
     /// Starts with a transaction of which some changes have arrived.
-    pub(crate) fn new(streamed: Streamed) -> (Told, Start) {
+    pub(crate) fn new(streamed: Streamed) -> (StreamedHandle, Start) {
         let (tell, told) = unbounded_channel();
-        let early = Told { xid: streamed.xid(), tables: Vec::new(), described: 0, tell: Some(tell.clone()) };
+        let early = StreamedHandle {
+            xid: streamed.xid(),
+            tables: Vec::new(),
+            described: 0,
+            tell: Some(tell.clone()),
+        };
         (early, Start { streamed, told, tell })
     }
 
@@ -116,9 +121,13 @@ impl Told {
 
     /// Makes the end to hand over, with which the transaction gets its turn. `streamed` is the
     /// whole transaction from the start.
-    pub(crate) fn ended(mut self, begin: Begin, (streamed, commit): (Streamed, CommitInfo)) -> Option<Ended> {
+    pub(crate) fn ended(
+        mut self,
+        begin: Begin,
+        (streamed, commit): (Streamed, CommitInfo),
+    ) -> Option<StreamedEnd> {
         let tables = std::mem::take(&mut self.tables);
-        Some(Ended { streamed, tables, begin, commit, tell: self.tell.take()? })
+        Some(StreamedEnd { streamed, tables, begin, commit, tell: self.tell.take()? })
     }
 
     fn say(&self, tell: Tell) {
@@ -130,14 +139,14 @@ impl Told {
 }
 
 /// Without its end handed over, the transaction gets no turn.
-impl Drop for Told {
+impl Drop for StreamedHandle {
     fn drop(&mut self) {
         self.say(Tell::Abandon);
     }
 }
 
 /// How the execution ended.
-pub(crate) enum Outcome {
+pub(crate) enum StreamedOutcome {
     /// Committed, as the chunk of this number.
     Committed(u64),
     /// The target has nothing of the transaction.
@@ -201,7 +210,7 @@ pub(crate) async fn apply(
     executor: &mut Executor,
     canceller: &Canceller,
     start: Start,
-) -> Result<Outcome, Error> {
+) -> Result<StreamedOutcome, Error> {
     let Start { streamed, told, tell } = start;
     drop(tell);
     let parts = Parts::new(streamed, Vec::new(), executor.binary());
@@ -230,7 +239,7 @@ pub(crate) async fn apply(
                 worker.parts.tables.extend(tables);
             }
             Some(Tell::Turn(number, end)) => match worker.finish(end).await? {
-                true => return Ok(Outcome::Committed(number)),
+                true => return Ok(StreamedOutcome::Committed(number)),
                 false => break,
             },
             Some(Tell::LetGo | Tell::Abandon) => break,
@@ -242,7 +251,7 @@ pub(crate) async fn apply(
         }
     }
     match worker.leave().await {
-        Ok(()) => Ok(Outcome::Left),
+        Ok(()) => Ok(StreamedOutcome::Left),
         Err(error) => worker.lost(error),
     }
 }
@@ -337,10 +346,10 @@ impl Worker<'_> {
     }
 
     /// The transaction had no turn. If its session is lost, the target has nothing of it.
-    fn lost(&self, error: Error) -> Result<Outcome, Error> {
+    fn lost(&self, error: Error) -> Result<StreamedOutcome, Error> {
         match self.executor.wire_is_alive() {
             true => Err(error),
-            false => Ok(Outcome::Lost(error)),
+            false => Ok(StreamedOutcome::Lost(error)),
         }
     }
 
@@ -353,7 +362,7 @@ impl Worker<'_> {
 }
 
 /// Applies the whole of a transaction that has ended, by whatever path works.
-pub(crate) async fn apply_ended(executor: &mut Executor, ended: Ended) -> Result<(), Error> {
+pub(crate) async fn apply_ended(executor: &mut Executor, ended: StreamedEnd) -> Result<(), Error> {
     let (begin, end) = (ended.begin, ended.end());
     let mut parts = Parts::new(ended.streamed, ended.tables, executor.binary());
     let mut is_first = true;
@@ -403,8 +412,8 @@ impl From<AssemblyError> for Unread {
 /// Parts of a transaction: the next is read and planned while one is executed.
 struct Parts {
     /// `None` while the next part is read.
-    reader: Option<Reader>,
-    next: Option<JoinHandle<(Reader, Part)>>,
+    reader: Option<PartReader>,
+    next: Option<JoinHandle<(PartReader, Part)>>,
     tables: Vec<Mapped>,
     binary: bool,
 }
@@ -414,7 +423,7 @@ type Part = Result<(Chunk, bool), Unread>;
 
 impl Parts {
     fn new(streamed: Streamed, tables: Vec<Mapped>, binary: bool) -> Parts {
-        let reader = Some(Reader { streamed, tables: Vec::new(), last: None });
+        let reader = Some(PartReader { streamed, tables: Vec::new(), last: None });
         Parts { reader, next: None, tables, binary }
     }
 
@@ -447,14 +456,14 @@ impl Parts {
 }
 
 /// Reads changes and maps them onto the target.
-struct Reader {
+struct PartReader {
     streamed: Streamed,
     tables: Vec<Mapped>,
     /// The relation that was looked up last.
     last: Option<Mapped>,
 }
 
-impl Reader {
+impl PartReader {
     /// Returns the next changes of the first `bytes`, and whether they are the last.
     fn part(&mut self, bytes: u64, begin: Begin) -> Result<(Batch, bool), Unread> {
         let mut batch = Batch { open: Some(begin), ..Batch::default() };

@@ -180,20 +180,20 @@ impl Spilled {
     }
 
     /// Reads the changes from the start.
-    pub(crate) fn read(mut self) -> io::Result<Reader> {
+    pub(crate) fn read(mut self) -> io::Result<SpillReader> {
         self.file.rewind()?;
         let input = BufReader::with_capacity(BLOCK, self.file.take(self.length));
-        Ok(Reader { input, tables: self.tables })
+        Ok(SpillReader { input, tables: self.tables })
     }
 }
 
 /// Reads [`Spilled`] changes batch by batch.
-pub(crate) struct Reader {
+pub(crate) struct SpillReader {
     input: BufReader<io::Take<File>>,
     tables: Vec<Arc<Table>>,
 }
 
-impl Reader {
+impl SpillReader {
     /// Returns whole transactions of about `bytes` together; `None` at the end.
     pub(crate) fn next(&mut self, bytes: usize) -> io::Result<Option<Batch>> {
         let mut batch = Batch::default();

@@ -7,7 +7,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::chunk::Chunk;
 use crate::join::Join;
 use crate::large::Large;
-use crate::open_transaction::Ended;
+use crate::open_transaction::StreamedEnd;
 
 /// See the module.
 pub(crate) enum Work {
@@ -16,7 +16,7 @@ pub(crate) enum Work {
     /// A large transaction that others may pass.
     Large(Box<Large>, Footprint),
     /// The end of a transaction that is executed while it is open.
-    Ended(Box<Ended>),
+    Ended(Box<StreamedEnd>),
     Join(Join),
     /// The planner has handed over everything before this position.
     CaughtUp(Lsn),

@@ -3,7 +3,7 @@
 //! ```text
 //!   planner --Work--> Workers --Command--> worker 0 --> session, origin _0
 //!                      |  \--Command--> worker 1 --> session, origin _1
-//!                      |  <--Answer-- ...
+//!                      |  <--WorkerAnswer-- ...
 //!                      +-- schedule: what is to be done next
 //! ```
 //! [`Workers`] keeps the contents of each chunk in flight and carries out the schedule's actions.
@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::command::{Answer, Command, Report};
+use self::command::{Command, Report, WorkerAnswer};
 use self::in_flight::{Bytes, InFlight, InFlightChunk, OpenTransaction, Set, run_large};
 use self::questions::{Question, Watched, watch};
 use self::worker::work;
@@ -389,9 +389,9 @@ impl Workers {
         Ok(planned.expect("what could be planned once can be planned again"))
     }
 
-    fn take(&mut self, number: u64, answer: Answer) {
+    fn take(&mut self, number: u64, answer: WorkerAnswer) {
         match answer {
-            Answer::Stumbled => {
+            WorkerAnswer::Stumbled => {
                 if self.bytes_max.is_some() {
                     self.let_worker_go(number);
                 }
@@ -403,32 +403,32 @@ impl Workers {
                     None => self.schedule.stumbled(number),
                 }
             }
-            Answer::Committed => self.committed(number),
-            Answer::Left => self.open_has_left(),
-            Answer::Lost => {
+            WorkerAnswer::Committed => self.committed(number),
+            WorkerAnswer::Left => self.open_has_left(),
+            WorkerAnswer::Lost => {
                 self.open_session = None;
                 self.open_has_left();
             }
-            Answer::OpenWait(wait) => self.open_is_waited_for(wait),
+            WorkerAnswer::OpenWait(wait) => self.open_is_waited_for(wait),
             speculative => self.take_of_speculative(number, speculative),
         }
     }
 
     /// Handles the answer of a chunk that was executed speculatively.
-    fn take_of_speculative(&mut self, number: u64, answer: Answer) {
+    fn take_of_speculative(&mut self, number: u64, answer: WorkerAnswer) {
         let Some(schedule) = self.schedule.preserve() else { return };
         match answer {
-            Answer::Executed => {
+            WorkerAnswer::Executed => {
                 add(&self.shared.counters.ahead, 1);
                 schedule.executed(number);
             }
-            Answer::Voided => {
+            WorkerAnswer::Voided => {
                 add(&self.shared.counters.ahead_void, 1);
                 schedule.voided(number);
             }
-            Answer::RolledBack => schedule.rolled_back(number),
-            Answer::Cancelled => schedule.cancelled(number),
-            Answer::Waits(wait) => {
+            WorkerAnswer::RolledBack => schedule.rolled_back(number),
+            WorkerAnswer::Cancelled => schedule.cancelled(number),
+            WorkerAnswer::Waits(wait) => {
                 self.asking = false;
                 let watched = self.watched.as_mut().filter(|watched| watched.head == number);
                 if watched.is_some_and(|watched| watched.saw(wait, self.patience)) {
@@ -440,7 +440,11 @@ impl Workers {
                     self.let_open_go();
                 }
             }
-            Answer::Stumbled | Answer::Committed | Answer::Left | Answer::Lost | Answer::OpenWait(_) => {}
+            WorkerAnswer::Stumbled
+            | WorkerAnswer::Committed
+            | WorkerAnswer::Left
+            | WorkerAnswer::Lost
+            | WorkerAnswer::OpenWait(_) => {}
         }
     }
 
@@ -511,7 +515,7 @@ impl Workers {
         let (canceller, reporter) = (self.sessions[worker].canceller.clone(), self.reporter.clone());
         tokio::spawn(async move {
             let told = canceller.cancel().await;
-            let _ = reporter.send((number, told.map(|()| Answer::Cancelled).map_err(Error::from)));
+            let _ = reporter.send((number, told.map(|()| WorkerAnswer::Cancelled).map_err(Error::from)));
         });
     }
 }

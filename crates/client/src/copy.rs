@@ -11,7 +11,7 @@ use postgres_protocol::message::frontend;
 use proto::frame::{self, COPY_DATA};
 
 use crate::error::Kind;
-use crate::wire::{State, Taken, Wire};
+use crate::wire::{Taken, Wire, WireState};
 use crate::{Error, startup};
 
 /// Whole `CopyData` messages with their headers, as the server sent them.
@@ -33,7 +33,7 @@ impl Wire {
     /// # Errors
     /// As [`Wire::query`].
     pub async fn copy_out(&mut self, sql: &str) -> Result<(), Error> {
-        let result = self.start_copy(sql, b'H', State::CopyOut).await;
+        let result = self.start_copy(sql, b'H', WireState::CopyOut).await;
         self.placed(result)
     }
 
@@ -48,7 +48,7 @@ impl Wire {
     }
 
     async fn copy_out_block_inner(&mut self) -> Result<Option<CopyBlock>, Error> {
-        self.expect(State::CopyOut)?;
+        self.expect(WireState::CopyOut)?;
         loop {
             let (size, messages) = frame::run_of(COPY_DATA, &self.link.inbox)?;
             if size > 0 {
@@ -66,7 +66,7 @@ impl Wire {
                     // CopyDone, CommandComplete.
                     b'c' | b'C' => {}
                     b'Z' => {
-                        self.state = State::Idle;
+                        self.state = WireState::Idle;
                         return Ok(None);
                     }
                     _ => return Err(startup::refusal(&frame, "reading a copy")),
@@ -80,7 +80,7 @@ impl Wire {
     /// # Errors
     /// As [`Wire::query`].
     pub async fn copy_in(&mut self, sql: &str) -> Result<(), Error> {
-        let result = self.start_copy(sql, b'G', State::CopyIn).await;
+        let result = self.start_copy(sql, b'G', WireState::CopyIn).await;
         self.placed(result)
     }
 
@@ -97,7 +97,7 @@ impl Wire {
     }
 
     async fn copy_in_block_inner(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.expect(State::CopyIn)?;
+        self.expect(WireState::CopyIn)?;
         if self.link.outbox.len() + bytes.len() < GATHER_SIZE {
             self.link.outbox.extend_from_slice(bytes);
             return Ok(());
@@ -115,9 +115,9 @@ impl Wire {
     }
 
     async fn copy_in_finish_inner(&mut self) -> Result<u64, Error> {
-        self.expect(State::CopyIn)?;
+        self.expect(WireState::CopyIn)?;
         frontend::copy_done(&mut self.link.outbox);
-        self.state = State::Broken;
+        self.state = WireState::Broken;
         self.link.send_while_reading(&[]).await?;
         let mut rows = 0;
         loop {
@@ -125,7 +125,7 @@ impl Wire {
             match frame.tag {
                 b'C' => rows = copied_rows(&frame.body)?,
                 b'Z' => {
-                    self.state = State::Idle;
+                    self.state = WireState::Idle;
                     return Ok(rows);
                 }
                 _ => return Err(startup::refusal(&frame, "ending a copy")),
@@ -144,15 +144,15 @@ impl Wire {
     }
 
     async fn copy_in_fail_inner(&mut self, reason: &str) -> Result<(), Error> {
-        self.expect(State::CopyIn)?;
+        self.expect(WireState::CopyIn)?;
         frontend::copy_fail(&reason.replace('\0', " "), &mut self.link.outbox)
             .map_err(|error| Error::protocol(error.to_string()))?;
         let mut result = self.send_copy(&[]).await;
-        while result.is_ok() && self.state != State::Idle {
-            self.state = State::Broken;
+        while result.is_ok() && self.state != WireState::Idle {
+            self.state = WireState::Broken;
             result = match self.next().await {
                 Ok(frame) if frame.tag == b'Z' => {
-                    self.state = State::Idle;
+                    self.state = WireState::Idle;
                     Ok(())
                 }
                 Ok(_) => Ok(()),
@@ -160,7 +160,7 @@ impl Wire {
             };
         }
         match result {
-            Err(error) if self.state == State::Draining && matches!(error.kind(), Kind::Server(_)) => {
+            Err(error) if self.state == WireState::Draining && matches!(error.kind(), Kind::Server(_)) => {
                 self.drain().await
             }
             result => result,
@@ -171,12 +171,12 @@ impl Wire {
     /// rest of the block is still sent, because the server throws it away
     /// message by message until it is ready for a command.
     async fn send_copy(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        self.state = State::Broken;
+        self.state = WireState::Broken;
         self.link.send_while_reading(bytes).await?;
         if let Some(frame) = self.buffered()? {
             return Err(startup::refusal(&frame, "sending a copy"));
         }
-        self.state = State::CopyIn;
+        self.state = WireState::CopyIn;
         Ok(())
     }
 }

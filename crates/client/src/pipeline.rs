@@ -11,7 +11,7 @@ use proto::frame::ServerError;
 
 use base::Oid;
 
-use crate::wire::{State, Taken, Wire, text_row};
+use crate::wire::{Taken, Wire, WireState, text_row};
 use crate::{Error, startup};
 
 /// Statements that will be sent together.
@@ -62,10 +62,10 @@ impl Wire {
     /// # Errors
     /// The connection is not idle, or was lost.
     pub async fn pipeline(&mut self) -> Result<Pipeline<'_>, Error> {
-        if self.state == State::Draining {
+        if self.state == WireState::Draining {
             self.drain().await?;
         }
-        let idle = self.expect(State::Idle);
+        let idle = self.expect(WireState::Idle);
         self.placed(idle)?;
         Ok(Pipeline { wire: self, executed: 0, result: PipelineResult::default(), last_row: None })
     }
@@ -74,7 +74,7 @@ impl Wire {
     /// in the middle of a command.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.state == State::Broken
+        self.state == WireState::Broken
     }
 }
 
@@ -132,7 +132,7 @@ impl Pipeline<'_> {
     /// # Errors
     /// A lost connection.
     pub async fn flush(&mut self) -> Result<(), Error> {
-        self.wire.state = State::Broken;
+        self.wire.state = WireState::Broken;
         let sent = self.wire.link.send_while_reading(&[]).await;
         self.wire.placed(sent)
     }
@@ -150,7 +150,7 @@ impl Pipeline<'_> {
         mut watch: impl FnMut(&PipelineResult),
     ) -> Result<bool, Error> {
         self.ask_for_answers();
-        self.wire.state = State::Broken;
+        self.wire.state = WireState::Broken;
         let enough = |result: &PipelineResult, executed| {
             watch(result);
             result.error.is_some() || result.rows.len() + unfinished >= executed
@@ -190,14 +190,14 @@ impl Pipeline<'_> {
         mut watch: impl FnMut(&PipelineResult),
     ) -> Result<PipelineResult, Error> {
         message(&mut self.wire.link.outbox, b'S', |_| ());
-        self.wire.state = State::Broken;
+        self.wire.state = WireState::Broken;
         let on = |result: &PipelineResult, _| {
             watch(result);
             false
         };
         let done = self.read_until(on).await;
         self.wire.placed(done)?;
-        self.wire.state = State::Idle;
+        self.wire.state = WireState::Idle;
         Ok(self.result)
     }
 

@@ -47,7 +47,7 @@ use crate::{ConnInfo, Error};
 /// goodbye first.
 pub struct Wire {
     pub(crate) link: Link,
-    pub(crate) state: State,
+    pub(crate) state: WireState,
     parameters: BTreeMap<String, String>,
     version: PgVersion,
     pid: i32,
@@ -62,7 +62,7 @@ pub struct Wire {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum WireState {
     Idle,
     CopyBoth,
     CopyOut,
@@ -73,15 +73,15 @@ pub(crate) enum State {
     Broken,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for WireState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            State::Idle => "idle",
-            State::CopyBoth => "streaming",
-            State::CopyOut => "receiving a COPY",
-            State::CopyIn => "sending a COPY",
-            State::Draining => "behind an error",
-            State::Broken => "broken",
+            WireState::Idle => "idle",
+            WireState::CopyBoth => "streaming",
+            WireState::CopyOut => "receiving a COPY",
+            WireState::CopyIn => "sending a COPY",
+            WireState::Draining => "behind an error",
+            WireState::Broken => "broken",
         })
     }
 }
@@ -121,7 +121,7 @@ impl Wire {
         let canceller = Canceller::new(info.clone(), endpoint, encryption, ready.pid, ready.secret);
         Ok(Wire {
             link: ready.link,
-            state: State::Idle,
+            state: WireState::Idle,
             parameters: ready.parameters,
             version,
             pid: ready.pid,
@@ -201,7 +201,7 @@ impl Wire {
                 // RowDescription, CommandComplete, EmptyQueryResponse.
                 b'T' | b'C' | b'I' => {}
                 b'Z' => {
-                    self.state = State::Idle;
+                    self.state = WireState::Idle;
                     return Ok(rows);
                 }
                 _ => return Err(startup::refusal(&frame, "reading the result of a query")),
@@ -215,7 +215,7 @@ impl Wire {
     /// # Errors
     /// As [`Wire::query`].
     pub async fn copy_both(&mut self, command: &str) -> Result<(), Error> {
-        let result = self.start_copy(command, b'W', State::CopyBoth).await;
+        let result = self.start_copy(command, b'W', WireState::CopyBoth).await;
         self.placed(result)
     }
 
@@ -231,8 +231,8 @@ impl Wire {
     }
 
     async fn copy_both_finish_inner(&mut self) -> Result<Vec<Vec<Option<String>>>, Error> {
-        self.expect(State::CopyBoth)?;
-        self.state = State::Broken;
+        self.expect(WireState::CopyBoth)?;
+        self.state = WireState::Broken;
         frontend::copy_done(&mut self.link.outbox);
         self.link.send_while_reading(&[]).await?;
         let mut rows = Vec::new();
@@ -246,7 +246,7 @@ impl Wire {
                 _ => return Err(startup::refusal(&frame, "ending the replication stream")),
             }
         }
-        self.state = State::Idle;
+        self.state = WireState::Idle;
         Ok(rows)
     }
 
@@ -275,8 +275,8 @@ impl Wire {
     /// # Errors
     /// A lost connection.
     pub async fn send_copy_data(&mut self, payload: &[u8]) -> Result<(), Error> {
-        if !matches!(self.state, State::CopyBoth | State::CopyIn) {
-            let result = self.expect(State::CopyBoth);
+        if !matches!(self.state, WireState::CopyBoth | WireState::CopyIn) {
+            let result = self.expect(WireState::CopyBoth);
             return self.placed(result);
         }
         let result = match frame::copy_data_header(payload.len()) {
@@ -301,7 +301,12 @@ impl Wire {
     }
 
     /// Sends `command` and waits for the answer that starts a copy.
-    pub(crate) async fn start_copy(&mut self, command: &str, answer: u8, state: State) -> Result<(), Error> {
+    pub(crate) async fn start_copy(
+        &mut self,
+        command: &str,
+        answer: u8,
+        state: WireState,
+    ) -> Result<(), Error> {
         self.send_query(command).await?;
         loop {
             let frame = self.next().await?;
@@ -313,7 +318,7 @@ impl Wire {
                 // A statement before it in the same text.
                 b'T' | b'D' | b'C' => {}
                 b'Z' => {
-                    self.state = State::Idle;
+                    self.state = WireState::Idle;
                     return Err(Error::protocol("the command was carried out but did not start a copy"));
                 }
                 _ => return Err(startup::refusal(&frame, "starting a copy")),
@@ -322,30 +327,30 @@ impl Wire {
     }
 
     async fn send_query(&mut self, sql: &str) -> Result<(), Error> {
-        if self.state == State::Draining {
+        if self.state == WireState::Draining {
             self.drain().await?;
         }
-        self.expect(State::Idle)?;
+        self.expect(WireState::Idle)?;
         frontend::query(sql, &mut self.link.outbox)
             .map_err(|_| Error::protocol("a command contains a zero byte"))?;
         // Until its result has been read to the end.
-        self.state = State::Broken;
+        self.state = WireState::Broken;
         self.link.flush().await
     }
 
     /// Reads up to `ReadyForQuery` after an error.
     pub(crate) async fn drain(&mut self) -> Result<(), Error> {
         while self.next().await?.tag != b'Z' {}
-        self.state = State::Idle;
+        self.state = WireState::Idle;
         Ok(())
     }
 
-    pub(crate) fn expect(&self, wanted: State) -> Result<(), Error> {
+    pub(crate) fn expect(&self, wanted: WireState) -> Result<(), Error> {
         if self.state == wanted {
             return Ok(());
         }
         Err(Error::protocol(match self.state {
-            State::Broken => {
+            WireState::Broken => {
                 "an earlier command on this connection failed or was given up half-way; open a new connection"
                     .to_owned()
             }
@@ -366,7 +371,7 @@ impl Wire {
     pub(crate) async fn fill(&mut self) -> Result<(), Error> {
         let filled = self.link.fill().await;
         if filled.is_err() {
-            self.state = State::Broken;
+            self.state = WireState::Broken;
             self.ended = true;
         }
         filled
@@ -405,7 +410,7 @@ impl Wire {
             }
             frame::ERROR_RESPONSE => {
                 let error = ServerError::parse(&frame.body)?;
-                self.state = if error.is_fatal() { State::Broken } else { State::Draining };
+                self.state = if error.is_fatal() { WireState::Broken } else { WireState::Draining };
                 self.ended |= error.is_fatal();
                 Err(Error::new(Kind::Server(Box::new(error))))
             }
@@ -421,7 +426,7 @@ impl Wire {
 /// Nobody needs the result of a command whose connection is dropped, so it is cancelled.
 impl Drop for Wire {
     fn drop(&mut self) {
-        let idle = matches!(self.state, State::Idle | State::Draining);
+        let idle = matches!(self.state, WireState::Idle | WireState::Draining);
         if let Some(entry) = self.entry.take().filter(|_| !idle && !self.ended) {
             farewell::wind_up(self.link.stream(), self.canceller.clone(), entry);
         }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use base::Lsn;
 use client::{ConnInfo, Replication, Wire};
-use copy::{Attempt, CopyJob, CopyProgress, CopyRecord, Options, Recorded, Snapshot, copy_tables};
+use copy::{Attempt, CopyJob, CopyProgress, CopyRecord, ExportedSnapshot, Options, Recorded, copy_tables};
 use source::publication::{self, TableName};
 use source::slot::{self, NewSlot};
 use tokio_util::sync::CancellationToken;
@@ -50,9 +50,9 @@ async fn main() -> Result<()> {
         Wire::connect(&source, "copy example", Replication::Database, &slot::EXPORT_SETTINGS).await?;
     let slot_name = format!("copy_example_{}", exporter.pid());
     let new =
-        NewSlot { name: &slot_name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
+        NewSlot { name: &slot_name, temporary: true, snapshot: slot::SlotSnapshot::Export, failover: false };
     let created = slot::create_logical_slot(&mut exporter, &new).await?;
-    let snapshot = Snapshot {
+    let snapshot = ExportedSnapshot {
         name: created.snapshot_name.context("a snapshot was asked for")?,
         consistent_point: created.consistent_point,
     };

@@ -53,7 +53,7 @@ mod transfer;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use job::CopyJob;
-pub use options::{Options, Snapshot};
+pub use options::{ExportedSnapshot, Options};
 pub use progress::{CopyProgress, CopyTotals, TableProgress, TableState};
 pub use record::{CopyRecord, Recorded};
 pub use run::{Attempt, copy_tables};

@@ -6,7 +6,7 @@ use base::Lsn;
 /// An exported snapshot of the source. The connection that exported it must
 /// stay open until the attempt has ended.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct ExportedSnapshot {
     /// For `SET TRANSACTION SNAPSHOT`.
     pub name: String,
     /// It sees exactly what committed before.

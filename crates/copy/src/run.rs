@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Kind};
 use crate::layout::{Layout, layouts};
-use crate::options::{Options, Snapshot};
+use crate::options::{ExportedSnapshot, Options};
 use crate::plan::{CopyUnit, range_bytes};
 use crate::progress::{CopyProgress, TableProgress};
 use crate::record::CopyRecord;
@@ -31,7 +31,7 @@ pub struct Attempt {
     /// The subscriber.
     pub target: ConnInfo,
     /// The snapshot under which all tables are read.
-    pub snapshot: Snapshot,
+    pub snapshot: ExportedSnapshot,
     /// The operator's choices.
     pub options: Options,
     /// Figures to keep up to date.

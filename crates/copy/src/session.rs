@@ -3,7 +3,7 @@
 use client::{ConnInfo, Replication, SqlState, Wire};
 
 use crate::error::{Error, Kind};
-use crate::options::{Options, Snapshot};
+use crate::options::{ExportedSnapshot, Options};
 
 /// Settings that change text output and input, or could end or disturb a long COPY. Both ends use
 /// this one list, because they must agree.
@@ -67,7 +67,7 @@ const SNAPSHOT_GONE: [SqlState; 2] = [SqlState::INVALID_PARAMETER_VALUE, SqlStat
 /// A connection to the source in a transaction with the given snapshot.
 pub(crate) async fn connect_source(
     info: &ConnInfo,
-    snapshot: &Snapshot,
+    snapshot: &ExportedSnapshot,
     options: &Options,
 ) -> Result<Wire, Error> {
     let mut wire = Wire::connect(info, &options.application_name, Replication::Off, &SETTINGS)

@@ -100,7 +100,7 @@ impl Error {
     }
 
     /// A table that takes part and cannot be decoded from here on.
-    pub(crate) fn undecodable(&self) -> Option<&output::Refused> {
+    pub(crate) fn undecodable(&self) -> Option<&output::RefusedTable> {
         match &*self.0 {
             Kind::Wal(error) => error.undecodable(),
             _ => None,

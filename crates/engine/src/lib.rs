@@ -37,7 +37,7 @@ pub use settings::{
 };
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
-    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, Status, TableSnapshot,
-    Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Status, StatusSnapshot,
+    TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

@@ -84,7 +84,7 @@ pub(crate) struct StreamKind {
 }
 
 /// The result of a look at the publication.
-struct Found {
+struct PublicationLook {
     /// Tables to copy, or to join without a copy.
     new: Vec<(PublishedTable, CopyJob)>,
     /// A table was forgotten. The digest may have been read for another list of tables. If the
@@ -189,7 +189,7 @@ impl<'a> Refreshing<'a> {
         if digest.as_ref() == Some(&seen) {
             return Ok(Ok(()));
         }
-        let Found { new, forgot, mut refresh } = self.look(session).await?;
+        let PublicationLook { new, forgot, mut refresh } = self.look(session).await?;
         refresh.number = number;
         refresh.partitions = self.partitions.differing();
         // Waiting tables may become able to join, and gone tables may be forgotten, without a
@@ -215,7 +215,7 @@ impl<'a> Refreshing<'a> {
         self.join(session, new).await?;
         // Looks once more, for the status and for tables that were added meanwhile.
         *digest = None;
-        let Found { mut refresh, .. } = self.look(session).await?;
+        let PublicationLook { mut refresh, .. } = self.look(session).await?;
         refresh.number = number;
         refresh.partitions = self.partitions.differing();
         self.attempt.status.set_refresh(refresh);
@@ -264,7 +264,7 @@ impl<'a> Refreshing<'a> {
     }
 
     /// Compares the publication with the tables that the target knows.
-    async fn look(&mut self, source: &Session) -> Result<Found, Error> {
+    async fn look(&mut self, source: &Session) -> Result<PublicationLook, Error> {
         let settings = self.attempt.settings;
         let published = publication::inspect(source, &settings.publications).await?;
         let mut recorded = self.state.copied_tables().await?;
@@ -330,7 +330,7 @@ impl<'a> Refreshing<'a> {
                 Err(reason) => refresh.waiting.push(WaitingTable { table: table.name.to_string(), reason }),
             }
         }
-        Ok(Found { new, forgot, refresh })
+        Ok(PublicationLook { new, forgot, refresh })
     }
 
     /// Returns the tables of `missing` that cannot be decoded from WAL, with reasons; see
@@ -495,10 +495,10 @@ impl<'a> Refreshing<'a> {
     }
 
     /// Never returns if the applier has ended: the caller is dropped as soon as that is noticed.
-    async fn ended<T>(&self, result: Result<T, apply::Ended>) -> T {
+    async fn ended<T>(&self, result: Result<T, apply::ApplierEnded>) -> T {
         match result {
             Ok(value) => value,
-            Err(apply::Ended) => std::future::pending().await,
+            Err(apply::ApplierEnded) => std::future::pending().await,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a pipeline is doing, for `status`, metrics and progress bars.
 //!
 //! Every stage updates its own figures as it goes. They are relaxed atomics, because no decision
-//! depends on them. A reader takes a [`Snapshot`], which is also the documented JSON form of
+//! depends on them. A reader takes a [`StatusSnapshot`], which is also the documented JSON form of
 //! `pgsluice status --json`.
 //!
 //! ## Lag
@@ -57,7 +57,7 @@ pub(crate) use self::look::{BackendLook, read_statement};
 pub use self::phase::Phase;
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, Snapshot, TableSnapshot, Totals, WaitingTable,
+    SchemaSnapshot, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use self::standstill::Blocked;
 pub(crate) use self::standstill::{Motion, Standstill};

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use base::Oid;
 
 use crate::cast::Cast;
-use crate::error::{Refused, Result};
+use crate::error::{RefusedFilter, Result};
 use crate::evaluate::Expression;
 use crate::functions::{Operator, cast, comparison};
 use crate::names;
@@ -39,8 +39,8 @@ impl Filter {
     ///
     /// # Errors
     /// When a part of it cannot be evaluated here.
-    pub fn compile(prqual: &str, text: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
-        let refused = |reason: String| Refused { text: text.to_owned(), reason };
+    pub fn compile(prqual: &str, text: &str, surroundings: Surroundings) -> Result<Filter, RefusedFilter> {
+        let refused = |reason: String| RefusedFilter { text: text.to_owned(), reason };
         let tree = ExpressionNode::parse(prqual)
             .ok_or_else(|| refused("it is not stored as it was expected".to_owned()))?;
         let mut compiler = Compiler { surroundings, columns: Vec::new() };

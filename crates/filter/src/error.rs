@@ -60,17 +60,17 @@ impl std::error::Error for Error {
 
 /// A filter that cannot be evaluated here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedFilter {
     /// The filter as SQL.
     pub text: String,
     /// The part that cannot be evaluated.
     pub reason: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedFilter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the row filter {} cannot be evaluated outside the server: {}", self.text, self.reason)
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RefusedFilter {}

@@ -26,4 +26,4 @@ mod node;
 mod value;
 
 pub use compile::{Filter, Surroundings};
-pub use error::{Error, Refused, Result};
+pub use error::{Error, RefusedFilter, Result};

@@ -64,7 +64,7 @@ const ORIGIN_BOUND: Duration = Duration::from_secs(20);
 
 /// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AdoptionOutcome {
     /// This call did it.
     Done {
         /// The position where one subscription left off and the other goes on; `None` if an

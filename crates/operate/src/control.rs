@@ -29,9 +29,9 @@
 //!   answered number or a higher one.
 //! - `stop` answers at once; the process has ended when its lock is free.
 //! - `hold` stops the stream between two transactions. `advance` lets through exactly what a
-//! snapshot of the source sees (`apply::SnapshotGate`), which may take as long as the target lags
-//! behind. The hold ends by `release`, when its connection closes, or after [`HOLD_MAX`] without a
-//! request.
+//!   snapshot of the source sees (`apply::SnapshotGate`), which may take as long as the target lags
+//!   behind. The hold ends by `release`, when its connection closes, or after [`HOLD_MAX`] without
+//!   a request.
 //!
 //! The lock covers one state directory on one machine. The target's advisory lock, which the
 //! applier takes, keeps two machines apart.
@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use apply::{Advance, GateHold};
 use base::{Lsn, PgSnapshot, SubscriptionName};
-use engine::{Snapshot, Status};
+use engine::{Status, StatusSnapshot};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::OwnedReadHalf;
@@ -141,7 +141,7 @@ pub struct Answer {
     pub error: Option<String>,
     /// The answer to [`Request::Status`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<Box<Snapshot>>,
+    pub status: Option<Box<StatusSnapshot>>,
     /// The answer to [`Request::Advance`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advanced: Option<Advanced>,

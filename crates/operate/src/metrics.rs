@@ -1,6 +1,6 @@
 //! Prometheus text of every pipeline in the process, over HTTP.
 //!
-//! The text is rendered from [`Snapshot`]s at the moment of the scrape. The pipelines already
+//! The text is rendered from [`StatusSnapshot`]s at the moment of the scrape. The pipelines already
 //! count, so a second registry, as metrics crates have it, would only be a second truth. The format
 //! is Prometheus text exposition 0.0.4. Figures that are not known yet are left out rather than
 //! given as zero.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
-use engine::{Snapshot, Status};
+use engine::{Status, StatusSnapshot};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -52,7 +52,7 @@ struct Family {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    samples: fn(&Snapshot) -> Vec<Sample>,
+    samples: fn(&StatusSnapshot) -> Vec<Sample>,
 }
 
 type Sample = (Vec<(&'static str, String)>, f64);
@@ -63,20 +63,20 @@ fn plain(value: impl Into<Option<f64>>) -> Vec<Sample> {
 }
 
 /// One sample per row operation.
-fn by_operation(snapshot: &Snapshot) -> Vec<Sample> {
+fn by_operation(snapshot: &StatusSnapshot) -> Vec<Sample> {
     let totals = &snapshot.totals;
     let rows = [("insert", totals.inserts), ("update", totals.updates), ("delete", totals.deletes)];
     rows.into_iter().map(|(name, count)| (vec![("operation", name.to_owned())], count as f64)).collect()
 }
 
 /// One sample per table of the first copy.
-fn by_table(snapshot: &Snapshot, value: fn(&engine::TableSnapshot) -> u64) -> Vec<Sample> {
+fn by_table(snapshot: &StatusSnapshot, value: fn(&engine::TableSnapshot) -> u64) -> Vec<Sample> {
     let sample = |table| (vec![("table", engine::TableSnapshot::clone(table).table)], value(table) as f64);
     snapshot.copy.tables.iter().map(sample).collect()
 }
 
 /// One sample per phase, 1 for the present one.
-fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
+fn by_phase(snapshot: &StatusSnapshot) -> Vec<Sample> {
     let sample = |phase: &engine::Phase| {
         (vec![("phase", phase.as_str().to_owned())], f64::from(u8::from(phase.as_str() == snapshot.phase)))
     };
@@ -84,7 +84,7 @@ fn by_phase(snapshot: &Snapshot) -> Vec<Sample> {
 }
 
 /// The position from which the target is consistent, while that is awaited.
-fn awaited_lsn(snapshot: &Snapshot) -> Option<f64> {
+fn awaited_lsn(snapshot: &StatusSnapshot) -> Option<f64> {
     let lsn: base::Lsn = snapshot.catching_up.as_ref()?.lsn.as_ref()?.parse().ok()?;
     Some(lsn.as_u64() as f64)
 }
@@ -93,7 +93,7 @@ const fn family(
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    samples: fn(&Snapshot) -> Vec<Sample>,
+    samples: fn(&StatusSnapshot) -> Vec<Sample>,
 ) -> Family {
     Family { name, kind, help, samples }
 }
@@ -301,7 +301,7 @@ const FAMILIES: &[Family] = &[
 
 /// The whole answer.
 #[must_use]
-pub fn render(snapshots: &[Snapshot]) -> String {
+pub fn render(snapshots: &[StatusSnapshot]) -> String {
     let mut out = String::new();
     head(&mut out, "pgsluice_build_info", "gauge", "The program's version.");
     sample(&mut out, "pgsluice_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1.0);

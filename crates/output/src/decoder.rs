@@ -14,7 +14,7 @@ use txn::Spool;
 use wal::{Reader, Records, Start};
 
 use crate::deletions::Deleted;
-use crate::error::{Error, Kind, Refused, Result};
+use crate::error::{Error, Kind, RefusedTable, Result};
 use crate::group::{Group, Member, Place};
 use crate::options::Options;
 use crate::writer::{Counters, Output};
@@ -144,7 +144,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The catalogs contradict themselves.
-    pub fn refused(&mut self) -> Result<Vec<Refused>, Error> {
+    pub fn refused(&mut self) -> Result<Vec<RefusedTable>, Error> {
         let Group { catalog, members, .. } = &mut self.group;
         members[0].tables.refused(catalog)
     }

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use base::{Lsn, Oid, PgTimestamp, Xid};
-use txn::reorder::{Action, Boundary, Event, Row, Truncate};
+use txn::reorder::{Boundary, RawAction, ReorderedEvent, ReorderedRow, ReorderedTruncate};
 
 use crate::error::Error;
 use crate::options::Options;
@@ -98,9 +98,13 @@ impl DeletionWriter {
         !self.out.is_empty()
     }
 
-    pub(crate) fn event(&mut self, event: &Event<'_, Wanted>, options: &Options) -> Result<(), Error> {
+    pub(crate) fn event(
+        &mut self,
+        event: &ReorderedEvent<'_, Wanted>,
+        options: &Options,
+    ) -> Result<(), Error> {
         match event {
-            Event::Boundary(Boundary::Begin(begin)) => {
+            ReorderedEvent::Boundary(Boundary::Begin(begin)) => {
                 self.commit = Some(DeletingCommit {
                     end_lsn: begin.end_lsn,
                     time: begin.commit_time,
@@ -109,9 +113,9 @@ impl DeletionWriter {
                 Ok(())
             }
             // Transactions are neither streamed nor told of when they are prepared.
-            Event::Boundary(_) | Event::Message(_) => Ok(()),
-            Event::Row(row) => self.row(row, options),
-            Event::Truncate(truncate) => {
+            ReorderedEvent::Boundary(_) | ReorderedEvent::Message(_) => Ok(()),
+            ReorderedEvent::Row(row) => self.row(row, options),
+            ReorderedEvent::Truncate(truncate) => {
                 self.truncate(truncate);
                 Ok(())
             }
@@ -125,12 +129,14 @@ impl DeletionWriter {
         }
     }
 
-    fn row(&mut self, row: &Row<'_, Wanted>, options: &Options) -> Result<(), Error> {
+    fn row(&mut self, row: &ReorderedRow<'_, Wanted>, options: &Options) -> Result<(), Error> {
         let Wanted(table) = row.relation;
         let (old, is_key_change) = match &row.action {
-            Action::Delete(Some(old)) => (old, false),
-            Action::Update { old: Some(old), .. } => (old, true),
-            Action::Delete(None) | Action::Update { old: None, .. } | Action::Insert(_) => return Ok(()),
+            RawAction::Delete(Some(old)) => (old, false),
+            RawAction::Update { old: Some(old), .. } => (old, true),
+            RawAction::Delete(None) | RawAction::Update { old: None, .. } | RawAction::Insert(_) => {
+                return Ok(());
+            }
         };
         // A table whose identity cannot be rendered has no deletions. A look-up refuses it by its
         // type.
@@ -146,7 +152,7 @@ impl DeletionWriter {
         Ok(())
     }
 
-    fn truncate(&mut self, truncate: &Truncate<'_, Wanted>) {
+    fn truncate(&mut self, truncate: &ReorderedTruncate<'_, Wanted>) {
         for Wanted(table) in &truncate.relations {
             self.push(DeletedWhat::Table(table.oid), truncate.xid);
         }

@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     /// A table that cannot be rendered or filtered has a change that would come out.
     Refused {
         lsn: Lsn,
-        refused: Refused,
+        refused: RefusedTable,
     },
     /// The publications do not say what is published. pgoutput reports an error here too.
     Publication {
@@ -75,7 +75,7 @@ impl Error {
 
     /// The table that cannot be rendered or filtered, if that is the error.
     #[must_use]
-    pub fn refused(&self) -> Option<&Refused> {
+    pub fn refused(&self) -> Option<&RefusedTable> {
         match &*self.0 {
             Kind::Refused { refused, .. } => Some(refused),
             _ => None,
@@ -173,7 +173,7 @@ impl std::error::Error for Error {
 
 /// A published table whose changes cannot be rendered or filtered here, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct RefusedTable {
     /// Its schema.
     pub schema: String,
     /// Its name.
@@ -189,9 +189,9 @@ pub struct Refused {
     pub reason: String,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RefusedTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Refused { schema, table, column, reason, .. } = self;
+        let RefusedTable { schema, table, column, reason, .. } = self;
         write!(f, "table {schema}.{table} cannot be decoded")?;
         if let Some(column) = column {
             write!(f, " because of its column \"{column}\"")?;

@@ -7,7 +7,7 @@ use base::error_reference::{Doing, Entry, HeldBy, entry, nothing_of_its_own};
 use base::{Lsn, Oid, Xid};
 use txn::reorder::{At, Options, ReorderBuffer};
 
-use crate::error::{Error, Kind, Refused};
+use crate::error::{Error, Kind, RefusedTable};
 
 const MISSING: HeldBy = ("output server", "a_publication_that_is_missing_stops_both_sides");
 const DAMAGED: HeldBy = ("pgsluice decode", "archives_are_read_as_they_are_and_what_they_lack_is_named");
@@ -59,7 +59,7 @@ base::error_reference! {
         "A table that cannot be decoded outside the server",
         Error::new(Kind::Refused {
             lsn: AT,
-            refused: Refused {
+            refused: RefusedTable {
                 schema: "public".to_owned(),
                 table: "orders".to_owned(),
                 published_as: Box::new(("public".to_owned(), "orders".to_owned())),

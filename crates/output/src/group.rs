@@ -26,7 +26,7 @@ use catalog::{Catalog, Followed};
 use decode::{Decoded, What, decode};
 use rustc_hash::FxHashMap;
 use txn::Spool;
-use txn::reorder::{Boundary, Event, ReorderBuffer};
+use txn::reorder::{Boundary, ReorderBuffer, ReorderedEvent};
 use wal::{Interest, LocatorFilterCache, Record, Rmgr, Verdict};
 
 use crate::deletions::{Deleted, DeletionWriter};
@@ -412,7 +412,8 @@ impl Member {
                 continue;
             }
             let first = |xid| self.first.as_ref()?.get(&xid).copied();
-            if let Event::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) = &event
+            if let ReorderedEvent::Boundary(Boundary::BeginPrepare(prepared) | Boundary::Prepare(prepared)) =
+                &event
                 && first(prepared.xid).is_some_and(|first| !first.has_snapshot)
             {
                 continue;

@@ -38,7 +38,7 @@ pub use catalog::Lost;
 pub use decoder::{Decoder, Outputs};
 pub use deletion_decoder::{DeletionDecoder, Deletions};
 pub use deletions::{Deleted, DeletedFrom, DeletedWhat, DeletingCommit};
-pub use error::{Error, Refused};
+pub use error::{Error, RefusedTable};
 pub use error_reference::error_reference;
 pub use group::{MemberId, Place, Running};
 pub use options::{OnRefused, Options, OriginFilter, Publications, Streaming, TakesPart};

@@ -44,7 +44,7 @@ pub struct PublishedTable {
     /// Schema and name.
     pub name: (String, String),
     /// Why its changes, or those of a partition, cannot come out.
-    pub refused: Option<crate::Refused>,
+    pub refused: Option<crate::RefusedTable>,
 }
 
 /// The published tables of a database, according to its catalogs. A partition that is sent as a
@@ -53,7 +53,7 @@ pub struct PublishedTable {
 /// # Errors
 /// The catalogs contradict themselves.
 pub fn published(catalog: &Catalog, options: &Options) -> Result<Vec<PublishedTable>, Error> {
-    let mut all: BTreeMap<(String, String), Option<crate::Refused>> = BTreeMap::new();
+    let mut all: BTreeMap<(String, String), Option<crate::RefusedTable>> = BTreeMap::new();
     for table in described(catalog, options)? {
         let refused = table.refused().cloned();
         let known = all.entry(table.published_as.clone()).or_default();

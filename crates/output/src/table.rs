@@ -17,7 +17,7 @@ use proto::pgoutput::{ReplicaIdentity, encode};
 use types::{Attribute, Codec, Generated, TypeInfo};
 use wal::Actions;
 
-use crate::error::{Refused, Result};
+use crate::error::{RefusedTable, Result};
 use crate::options::{Options, Publications};
 
 /// `FirstGenbkiObjectId`: types with lower OIDs have the same OID on every server, so they are not
@@ -96,7 +96,7 @@ pub(crate) struct RowFilters {
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// This program cannot send rows of the table; the server could.
-    Refused(Refused),
+    Refused(RefusedTable),
     /// The server could not send rows of the table either.
     Publication(String),
 }
@@ -106,7 +106,7 @@ impl OutputTable {
         format!("{}.{}", self.schema, self.name)
     }
 
-    pub(crate) fn refused(&self) -> Option<&Refused> {
+    pub(crate) fn refused(&self) -> Option<&RefusedTable> {
         match &self.failure {
             Some(Failure::Refused(refused)) => Some(refused),
             _ => None,
@@ -335,8 +335,8 @@ struct Parts<'a> {
 }
 
 impl Parts<'_> {
-    fn refused(&self, column: Option<&str>, reason: impl Into<String>) -> Refused {
-        Refused {
+    fn refused(&self, column: Option<&str>, reason: impl Into<String>) -> RefusedTable {
+        RefusedTable {
             schema: self.own.schema.clone(),
             table: self.own.name.clone(),
             published_as: Box::new((self.target.schema.clone(), self.target.name.clone())),
@@ -346,11 +346,11 @@ impl Parts<'_> {
         }
     }
 
-    fn filter_refused(&self, reason: impl Into<String>) -> Refused {
-        Refused { is_filter: true, ..self.refused(None, reason) }
+    fn filter_refused(&self, reason: impl Into<String>) -> RefusedTable {
+        RefusedTable { is_filter: true, ..self.refused(None, reason) }
     }
 
-    fn rows(&self) -> Result<(Vec<Sent>, RowFilters), Refused> {
+    fn rows(&self) -> Result<(Vec<Sent>, RowFilters), RefusedTable> {
         let sent: Vec<&Column> =
             self.target.columns.iter().filter(|c| self.published.columns.contains(&c.number)).collect();
         let types = self.view.types(sent.iter().map(|column| column.stored.type_oid));
@@ -367,7 +367,7 @@ impl Parts<'_> {
         self.own.columns.iter().position(|own| !own.stored.dropped && own.name == column.name)
     }
 
-    fn sent(&self, column: &Column, types: &HashMap<Oid, TypeInfo>) -> Result<Sent, Refused> {
+    fn sent(&self, column: &Column, types: &HashMap<Oid, TypeInfo>) -> Result<Sent, RefusedTable> {
         let refused = |reason: String| self.refused(Some(&column.name), reason);
         let place =
             self.place(column).ok_or_else(|| refused("the partition has no such column".to_owned()))?;
@@ -376,7 +376,7 @@ impl Parts<'_> {
         Ok(Sent { place, name: column.name.clone(), codec })
     }
 
-    fn filters(&self) -> Result<RowFilters, Refused> {
+    fn filters(&self) -> Result<RowFilters, RefusedTable> {
         let Filters { insert, update, delete } = &self.published.filters;
         if insert.is_none() && update.is_none() && delete.is_none() {
             return Ok(RowFilters::default());
@@ -395,7 +395,7 @@ impl Parts<'_> {
         })
     }
 
-    fn filter(&self, tree: &str) -> Result<Filter, Refused> {
+    fn filter(&self, tree: &str) -> Result<Filter, RefusedTable> {
         let surroundings = Surroundings { default_collation_is_c: self.view.default_collation_is_c() };
         // Only the server can turn a tree into SQL.
         let text = format!("of {}.{}", self.target.schema, self.target.name);

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use txn::reorder::{Resolve, Target};
 use wal::{Actions, Interest, LocatorFilterCache};
 
-use crate::error::{Error, Refused, Result};
+use crate::error::{Error, RefusedTable, Result};
 use crate::options::{OnRefused, Options};
 use crate::table::{OutputTable, Wanted, describe};
 
@@ -27,7 +27,7 @@ struct Answers {
     /// By relation, the files whose answers depend on it.
     of: FxHashMap<Oid, Vec<RelFileLocator>>,
     /// Tables that are left out, among those that were looked up.
-    left_out: Vec<Refused>,
+    left_out: Vec<RefusedTable>,
 }
 
 #[derive(Debug, Clone)]
@@ -50,9 +50,9 @@ pub(crate) struct Tables {
     /// The number of the next description.
     number: u64,
     /// Tables that were left out, whatever happened to them since.
-    left_out: Vec<Refused>,
+    left_out: Vec<RefusedTable>,
     /// The same for open transactions, by top-level transaction. It counts if they commit.
-    open_left_out: FxHashMap<Xid, Vec<Refused>>,
+    open_left_out: FxHashMap<Xid, Vec<RefusedTable>>,
 }
 
 impl Tables {
@@ -120,7 +120,7 @@ impl Tables {
     }
 
     /// Tables that were left out, and those that would be left out with the present catalogs.
-    pub(crate) fn refused(&mut self, catalog: &Catalog) -> Result<Vec<Refused>> {
+    pub(crate) fn refused(&mut self, catalog: &Catalog) -> Result<Vec<RefusedTable>> {
         let now = self.all(catalog)?;
         note(&mut self.left_out, std::mem::take(&mut self.shared.left_out));
         let mut refused = self.left_out.clone();
@@ -141,7 +141,7 @@ impl Tables {
 }
 
 /// Adds entries that are not there yet.
-fn note(all: &mut Vec<Refused>, more: impl IntoIterator<Item = Refused>) {
+fn note(all: &mut Vec<RefusedTable>, more: impl IntoIterator<Item = RefusedTable>) {
     for refused in more {
         if !all.contains(&refused) {
             all.push(refused);

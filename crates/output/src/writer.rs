@@ -13,7 +13,10 @@ use filter::Filter;
 use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode::{self, Marker};
 use rustc_hash::FxHashMap;
-use txn::reorder::{Action, Boundary, Event, Finished, Message, Origin, Prepared, Row, Truncate};
+use txn::reorder::{
+    Boundary, Finished, LogicalMessage, Origin, Prepared, RawAction, ReorderedEvent, ReorderedRow,
+    ReorderedTruncate,
+};
 use wal::Actions;
 
 use crate::error::{Error, Kind, Result};
@@ -140,18 +143,18 @@ impl Writer {
     /// first record.
     pub(crate) fn event(
         &mut self,
-        event: &Event<'_, Wanted>,
+        event: &ReorderedEvent<'_, Wanted>,
         catalog: &Catalog,
         first_lsn: impl Fn(Xid) -> Option<Lsn>,
     ) -> Result<()> {
         match event {
-            Event::Row(row) => self.row(row, catalog),
-            Event::Boundary(boundary) => {
+            ReorderedEvent::Row(row) => self.row(row, catalog),
+            ReorderedEvent::Boundary(boundary) => {
                 self.boundary(boundary, catalog, first_lsn);
                 Ok(())
             }
-            Event::Truncate(truncate) => self.truncate(truncate, catalog),
-            Event::Message(message) => {
+            ReorderedEvent::Truncate(truncate) => self.truncate(truncate, catalog),
+            ReorderedEvent::Message(message) => {
                 self.message(message, catalog);
                 Ok(())
             }
@@ -307,14 +310,14 @@ impl Writer {
         }
     }
 
-    fn row(&mut self, row: &Row<'_, Wanted>, catalog: &Catalog) -> Result<()> {
+    fn row(&mut self, row: &ReorderedRow<'_, Wanted>, catalog: &Catalog) -> Result<()> {
         let Wanted(table) = row.relation;
         let (action, filters) = match &row.action {
-            Action::Insert(_) => (Actions::INSERT, &table.filters.insert),
-            Action::Update { .. } => (Actions::UPDATE, &table.filters.update),
+            RawAction::Insert(_) => (Actions::INSERT, &table.filters.insert),
+            RawAction::Update { .. } => (Actions::UPDATE, &table.filters.update),
             // Without a replica identity, there is nothing to send.
-            Action::Delete(None) => return Ok(()),
-            Action::Delete(Some(_)) => (Actions::DELETE, &table.filters.delete),
+            RawAction::Delete(None) => return Ok(()),
+            RawAction::Delete(Some(_)) => (Actions::DELETE, &table.filters.delete),
         };
         if !table.actions.any_of(action) || !self.can_come_out(table, row.lsn)? {
             return Ok(());
@@ -347,17 +350,19 @@ impl Writer {
     fn taken_apart<'a>(
         &mut self,
         of: &Of<'a>,
-        action: &Action<'a>,
+        action: &RawAction<'a>,
         filters: Option<&'a [Filter]>,
     ) -> Result<Option<SentChange<'a>>> {
         let [new_room, old_room] = &mut self.rooms;
         let change = match action {
-            Action::Insert(new) => SentChange { letter: b'I', old: None, new: Some(of.side(new, new_room)?) },
-            Action::Update { old, new } => {
+            RawAction::Insert(new) => {
+                SentChange { letter: b'I', old: None, new: Some(of.side(new, new_room)?) }
+            }
+            RawAction::Update { old, new } => {
                 let old = old.as_ref().map(|old| of.side(&old.tuple, old_room)).transpose()?;
                 SentChange { letter: b'U', old, new: Some(of.side(new, new_room)?) }
             }
-            Action::Delete(old) => {
+            RawAction::Delete(old) => {
                 let old = old.as_ref().map(|old| of.side(&old.tuple, old_room)).transpose()?;
                 SentChange { letter: b'D', old, new: None }
             }
@@ -368,7 +373,7 @@ impl Writer {
         }
     }
 
-    fn truncate(&mut self, truncate: &Truncate<'_, Wanted>, catalog: &Catalog) -> Result<()> {
+    fn truncate(&mut self, truncate: &ReorderedTruncate<'_, Wanted>, catalog: &Catalog) -> Result<()> {
         let lsn = truncate.lsn;
         let mut relations = std::mem::take(&mut self.relations);
         relations.clear();
@@ -392,7 +397,7 @@ impl Writer {
         Ok(())
     }
 
-    fn message(&mut self, message: &Message<'_>, catalog: &Catalog) {
+    fn message(&mut self, message: &LogicalMessage<'_>, catalog: &Catalog) {
         let (lsn, transactional) = (message.lsn, message.transactional);
         let (xid, named) = if transactional {
             self.begin(lsn, catalog);

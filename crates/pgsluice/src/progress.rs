@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use engine::{BuildingSnapshot, Snapshot, Status, TableSnapshot};
+use engine::{BuildingSnapshot, Status, StatusSnapshot, TableSnapshot};
 use indicatif::{MultiProgress, ProgressBar};
 
 pub(crate) use self::echo::Quiet;
@@ -172,7 +172,7 @@ impl Rate {
 }
 
 impl View {
-    fn draw(&mut self, snapshot: &Snapshot, bars: &MultiProgress) {
+    fn draw(&mut self, snapshot: &StatusSnapshot, bars: &MultiProgress) {
         let tables = &snapshot.copy.tables;
         if snapshot.phase == "copying" && !tables.is_empty() {
             self.draw_copy(snapshot, bars);
@@ -202,7 +202,7 @@ impl View {
         line.tick();
     }
 
-    fn draw_copy(&mut self, snapshot: &Snapshot, bars: &MultiProgress) {
+    fn draw_copy(&mut self, snapshot: &StatusSnapshot, bars: &MultiProgress) {
         if let Some(line) = self.line.take() {
             line.finish_and_clear();
         }
@@ -242,7 +242,7 @@ impl View {
         total.set_message(layout.words(sum.figures(rate)));
     }
 
-    fn draw_schema(&mut self, snapshot: &Snapshot, bars: &MultiProgress) {
+    fn draw_schema(&mut self, snapshot: &StatusSnapshot, bars: &MultiProgress) {
         if let Some(line) = self.line.take() {
             line.finish_and_clear();
         }
@@ -282,7 +282,7 @@ impl View {
         }
     }
 
-    fn log(&mut self, snapshot: &Snapshot) {
+    fn log(&mut self, snapshot: &StatusSnapshot) {
         let tables = &snapshot.copy.tables;
         let now = Instant::now();
         let sum = Sum::of(tables);

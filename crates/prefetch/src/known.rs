@@ -16,7 +16,7 @@ use crate::queue::ROWS_MIN;
 pub(crate) const LOOKUPS_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// The result of asking for a table's look-ups.
-pub(crate) enum Answer {
+pub(crate) enum KnownLookups {
     Known(Arc<TableLookups>),
     /// A worker is finding them out.
     Asked,
@@ -44,11 +44,11 @@ impl Known {
         Known { mapping: Arc::downgrade(table), table_lookups: None, until: None, asked: false, rows: 0 }
     }
 
-    fn lookups(&self) -> Answer {
+    fn lookups(&self) -> KnownLookups {
         match &self.table_lookups {
-            Some(table_lookups) => Answer::Known(Arc::clone(table_lookups)),
-            None if self.asked || self.until.is_none() => Answer::Asked,
-            None => Answer::None,
+            Some(table_lookups) => KnownLookups::Known(Arc::clone(table_lookups)),
+            None if self.asked || self.until.is_none() => KnownLookups::Asked,
+            None => KnownLookups::None,
         }
     }
 }
@@ -59,8 +59,8 @@ impl KnownTables {
     }
 
     /// The look-ups of `table`. A table that no change came for yet counts as asked for.
-    pub(crate) fn of(&self, table: &Table) -> Answer {
-        self.lock().get(&table.id).map_or(Answer::Asked, Known::lookups)
+    pub(crate) fn of(&self, table: &Table) -> KnownLookups {
+        self.lock().get(&table.id).map_or(KnownLookups::Asked, Known::lookups)
     }
 
     /// The look-ups of `table`, if they are known.
@@ -70,7 +70,7 @@ impl KnownTables {
 
     /// The look-ups of `table`, of which `rows` have come, and whether a worker must find them out:
     /// they are unknown or too old, and enough rows have come. Only one caller is told so.
-    pub(crate) fn ask(&self, table: &Arc<Table>, rows: usize, now: Instant) -> (Answer, bool) {
+    pub(crate) fn ask(&self, table: &Arc<Table>, rows: usize, now: Instant) -> (KnownLookups, bool) {
         let mut tables = self.lock();
         let known = entry(&mut tables, table);
         known.rows = known.rows.saturating_add(rows);

@@ -9,8 +9,8 @@
 //!                                                      >-- groups of -- worker 1 --- target
 //!   writer: a set is about to be sent   ----> in hand /    keys         ...
 //! ```
-//! [`lookups`] says which look-ups there are, [`queue`] how many wait, and [`gauge`] when they
-//! pause. [`indexes`] reads indexes and plans from the target, and [`worker`] runs the look-ups.
+//! `lookups` says which look-ups there are, `queue` how many wait, and `gauge` when they
+//! pause. `indexes` reads indexes and plans from the target, and `worker` runs the look-ups.
 //!
 //! Invariants: the applier never waits for anything here, and no error here reaches the applier.
 //! Look-ups change nothing: their sessions are read-only, hold no snapshot beyond one statement,
@@ -38,7 +38,7 @@ use txn::Op;
 pub use explain::{explain, whole_scan};
 pub use figures::PrefetchFigures;
 use figures::add;
-use known::Answer;
+use known::KnownLookups;
 pub use lookups::Written;
 pub use options::{PrefetchMode, PrefetchOptions};
 use queue::ROWS_MIN;
@@ -112,9 +112,9 @@ impl Hand {
         // A statement that was sent cannot be cut any more if its pages then have to be read.
         let unknown = Pace { rows_max: *STATEMENT_ROWS.end(), rows_min: *STATEMENT_ROWS.end() };
         let table_lookups = match shared.known.of(table) {
-            Answer::Known(table_lookups) => table_lookups,
-            Answer::Asked => return Some(unknown),
-            Answer::None => return None,
+            KnownLookups::Known(table_lookups) => table_lookups,
+            KnownLookups::Asked => return Some(unknown),
+            KnownLookups::None => return None,
         };
         let lookups = table_lookups.lookups(table_lookups.need(written, columns));
         if lookups.iter().any(|lookup| lookup.gauge.is_on()) {
@@ -252,7 +252,7 @@ mod tests {
         let of = |written| hand.pace(&table, written, &[0, 1, 2]).map(|pace| (pace.rows_max, pace.rows_min));
         let most = *STATEMENT_ROWS.end();
         assert_eq!(of(Written::Inserted), Some((most, most)), "it may turn out that it pays");
-        let Answer::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
+        let KnownLookups::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
             panic!("it is known")
         };
         table_lookups.new_row[1].gauge.note(10_000, 10_000, Instant::now());
@@ -309,7 +309,7 @@ mod tests {
         hand.set(&table, Written::Deleted, &[0], &set(1, 200));
         assert!(shared.take(1).0.is_none());
         assert!(shared.take(0).0.is_some());
-        let Answer::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
+        let KnownLookups::Known(table_lookups) = shared.table_lookups(&table, 0, Instant::now()) else {
             panic!("it is known")
         };
         table_lookups.row.as_ref().unwrap().gauge.note(10_000, 10_000, Instant::now());

@@ -1,7 +1,7 @@
 //! Which pages a change of a table will need, expressed as look-ups.
 //!
 //! This module takes a mapped table and the target's catalog data about its indexes, and returns
-//! SQL. It does no I/O: [`indexes`] reads the catalogs and checks the plans.
+//! SQL. It does no I/O: [`crate::indexes`] reads the catalogs and checks the plans.
 //!
 //! | change                      | `identity`                     | `all` adds                |
 //! |-----------------------------|--------------------------------|---------------------------|

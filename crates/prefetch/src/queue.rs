@@ -65,7 +65,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// An empty group for `row` and others like it. `None` if all its look-ups pause.
-    fn new(row: &Row<'_>, from: u64, now: Instant) -> Option<Group> {
+    fn new(row: &WantedRow<'_>, from: u64, now: Instant) -> Option<Group> {
         let lookups = row.table_lookups.lookups(row.need).iter().enumerate();
         let awake = lookups.filter(|(_, lookup)| lookup.gauge.is_awake(now));
         let sets: Vec<_> =
@@ -83,7 +83,7 @@ impl Group {
         })
     }
 
-    fn takes(&self, row: &Row<'_>, rows_max: usize) -> bool {
+    fn takes(&self, row: &WantedRow<'_>, rows_max: usize) -> bool {
         self.table_lookups.id == row.table_lookups.id
             && self.need == row.need
             && self.rows < rows_max
@@ -91,7 +91,7 @@ impl Group {
     }
 
     /// Adds a row that has all values; returns the bytes by which the group grew.
-    fn push(&mut self, row: &Row<'_>, hash: u64) -> usize {
+    fn push(&mut self, row: &WantedRow<'_>, hash: u64) -> usize {
         let before = self.bytes;
         self.bytes = 0;
         let lookups = row.table_lookups.lookups(row.need);
@@ -196,7 +196,7 @@ pub(crate) struct Queue {
 }
 
 /// A row to look up.
-pub(crate) struct Row<'r> {
+pub(crate) struct WantedRow<'r> {
     pub(crate) table: &'r Arc<Table>,
     pub(crate) table_lookups: &'r Arc<TableLookups>,
     pub(crate) need: Need,
@@ -206,7 +206,7 @@ pub(crate) struct Row<'r> {
     pub(crate) binary: bool,
 }
 
-impl Row<'_> {
+impl WantedRow<'_> {
     /// Whether every value that the look-ups take was sent, in the form that they take.
     fn has_all_values(&self) -> bool {
         let is_value = |position: &usize| match self.values.get(*position) {
@@ -279,7 +279,7 @@ impl Queue {
     }
 
     /// Adds a row to a group of its line, unless its key was added recently.
-    pub(crate) fn push(&mut self, row: &Row<'_>, bounds: Bounds, now: Instant) -> Taken {
+    pub(crate) fn push(&mut self, row: &WantedRow<'_>, bounds: Bounds, now: Instant) -> Taken {
         let bytes_max = match row.whose {
             Whose::Hand(_) => BYTES_MAX,
             Whose::Commit(_) => AHEAD_BYTES_MAX,
@@ -400,7 +400,7 @@ impl Queue {
     }
 }
 
-fn hash(row: &Row<'_>) -> u64 {
+fn hash(row: &WantedRow<'_>) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write_u64(row.table_lookups.id);
     for lookup in row.table_lookups.lookups(row.need) {
@@ -449,7 +449,7 @@ mod tests {
         fn push(&mut self, id: usize, need: Need, whose: Whose) -> Taken {
             let text = id.to_string();
             let values = [Column::Text(text.as_bytes()), Column::Text(text.as_bytes()), Column::Null];
-            let row = Row {
+            let row = WantedRow {
                 table: &self.table,
                 table_lookups: &self.table_lookups,
                 need,
@@ -591,7 +591,7 @@ mod tests {
         let mut world = World::new();
         let values = [Column::Text(b"1"), Column::Unchanged, Column::Null];
         let (table, table_lookups) = (Arc::clone(&world.table), Arc::clone(&world.table_lookups));
-        let row = |need| Row {
+        let row = |need| WantedRow {
             table: &table,
             table_lookups: &table_lookups,
             need,

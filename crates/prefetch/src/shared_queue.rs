@@ -12,10 +12,10 @@ use tokio::sync::Notify;
 use txn::Op;
 
 use crate::figures::{PrefetchFigures, add};
-use crate::known::{Answer, KnownTables};
+use crate::known::{KnownLookups, KnownTables};
 use crate::lookups::{Need, TableLookups, Written};
 use crate::options::PrefetchOptions;
-use crate::queue::{Bounds, Group, Queue, ROWS_MIN, Row, Taken, Whose};
+use crate::queue::{Bounds, Group, Queue, ROWS_MIN, Taken, WantedRow, Whose};
 
 /// Initial size of a group. A group should take some tens of milliseconds.
 pub(crate) const GROUP_ROWS: usize = 64;
@@ -98,7 +98,7 @@ impl SharedQueue {
 
     /// The look-ups of `table`, of which `rows` have come. If they are unknown or too old, a worker
     /// finds them out. No session connects for only a few rows.
-    pub(crate) fn table_lookups(&self, table: &Arc<Table>, rows: usize, now: Instant) -> Answer {
+    pub(crate) fn table_lookups(&self, table: &Arc<Table>, rows: usize, now: Instant) -> KnownLookups {
         let (lookups, must_learn) = self.known.ask(table, rows, now);
         if must_learn {
             self.queue().unknown.push_back(Arc::clone(table));
@@ -121,12 +121,12 @@ impl SharedQueue {
             return;
         }
         let table_lookups = match self.table_lookups(table, 1, now) {
-            Answer::Known(table_lookups) => table_lookups,
-            Answer::Asked => {
+            KnownLookups::Known(table_lookups) => table_lookups,
+            KnownLookups::Asked => {
                 let applied = self.progress.snapshot().applied;
                 return self.queue().wait(table, op, commit, applied);
             }
-            Answer::None => return,
+            KnownLookups::None => return,
         };
         let whose = Whose::Commit(commit);
         match op {
@@ -164,7 +164,7 @@ impl SharedQueue {
         let mut dropped = 0;
         for (need, tuple) in needs.iter().filter(|(need, _)| awake(*need)) {
             let values: Vec<Column<'_>> = tuple.columns().collect();
-            let row = Row {
+            let row = WantedRow {
                 table,
                 table_lookups,
                 need: *need,
@@ -198,7 +198,7 @@ impl SharedQueue {
         if self.is_in_trouble(now) {
             return;
         }
-        let Answer::Known(table_lookups) = self.table_lookups(table, ROWS_MIN, now) else { return };
+        let KnownLookups::Known(table_lookups) = self.table_lookups(table, ROWS_MIN, now) else { return };
         let need = table_lookups.need(written, columns);
         let lookups = table_lookups.lookups(need);
         if !lookups.iter().any(|lookup| lookup.gauge.is_awake(now)) {
@@ -216,7 +216,7 @@ impl SharedQueue {
             self.queue().overtake(&table_lookups, up_to);
         }
         while walk.next(columns, &mut values) {
-            let row = Row {
+            let row = WantedRow {
                 table,
                 table_lookups: &table_lookups,
                 need,

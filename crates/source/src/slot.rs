@@ -100,7 +100,7 @@ fn text(row: &[Option<String>], index: usize) -> Option<&str> {
 
 /// What happens to the snapshot from which a new slot starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Snapshot {
+pub enum SlotSnapshot {
     /// Exported, for `SET TRANSACTION SNAPSHOT` in other sessions.
     Export,
     /// Discarded.
@@ -115,7 +115,7 @@ pub struct NewSlot<'a> {
     /// Drop the slot when the connection that made it ends.
     pub temporary: bool,
     /// What happens to its snapshot.
-    pub snapshot: Snapshot,
+    pub snapshot: SlotSnapshot,
     /// Synchronize it to standbys (17 or newer; ignored before).
     pub failover: bool,
 }
@@ -135,10 +135,10 @@ fn create_command(slot: &NewSlot<'_>, major: u32) -> String {
     let name = quote_ident(slot.name);
     let temporary = if slot.temporary { " TEMPORARY" } else { "" };
     let options = match (major, slot.snapshot) {
-        (0..=14, Snapshot::Export) => "EXPORT_SNAPSHOT".to_owned(),
-        (0..=14, Snapshot::Nothing) => "NOEXPORT_SNAPSHOT".to_owned(),
+        (0..=14, SlotSnapshot::Export) => "EXPORT_SNAPSHOT".to_owned(),
+        (0..=14, SlotSnapshot::Nothing) => "NOEXPORT_SNAPSHOT".to_owned(),
         (_, snapshot) => {
-            let snapshot = if snapshot == Snapshot::Export { "export" } else { "nothing" };
+            let snapshot = if snapshot == SlotSnapshot::Export { "export" } else { "nothing" };
             // The server refuses to synchronize a temporary slot.
             let failover =
                 if slot.failover && !slot.temporary && major >= 17 { ", FAILOVER true" } else { "" };
@@ -164,7 +164,9 @@ pub async fn create_logical_slot(wire: &mut Wire, slot: &NewSlot<'_>) -> Result<
         Some(CreatedSlot { consistent_point, snapshot_name: text(row, 2).map(str::to_owned) })
     });
     match created {
-        Some(created) if slot.snapshot == Snapshot::Nothing || created.snapshot_name.is_some() => Ok(created),
+        Some(created) if slot.snapshot == SlotSnapshot::Nothing || created.snapshot_name.is_some() => {
+            Ok(created)
+        }
         _ => Err(Error::reply(attempt(), format!("CREATE_REPLICATION_SLOT gave {}", shown(&rows)))),
     }
 }
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn each_major_gets_its_own_syntax() {
-        let mut slot = NewSlot { name: "s", temporary: true, snapshot: Snapshot::Export, failover: true };
+        let mut slot = NewSlot { name: "s", temporary: true, snapshot: SlotSnapshot::Export, failover: true };
         let command = |slot: &NewSlot<'_>, major| create_command(slot, major);
         assert_eq!(
             command(&slot, 14),
@@ -326,7 +328,7 @@ mod tests {
             command(&slot, 15),
             "CREATE_REPLICATION_SLOT \"s\" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
         );
-        slot = NewSlot { temporary: false, snapshot: Snapshot::Nothing, ..slot };
+        slot = NewSlot { temporary: false, snapshot: SlotSnapshot::Nothing, ..slot };
         assert_eq!(command(&slot, 14), "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput NOEXPORT_SNAPSHOT");
         assert_eq!(command(&slot, 16), "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (SNAPSHOT 'nothing')");
         assert_eq!(

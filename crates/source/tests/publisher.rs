@@ -8,7 +8,7 @@ use client::{ConnInfo, Replication, Session, Wire};
 use source::publication::{
     Generated, PublishedTable, ReplicaIdentity, TableKind, TableName, binary_allowed, inspect, target_tables,
 };
-use source::slot::{self, NewSlot, Snapshot};
+use source::slot::{self, NewSlot, SlotSnapshot};
 use testkit::{Cluster, Major};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -170,7 +170,8 @@ fn slots(cluster: &Cluster) {
         assert_eq!(identity.dbname.as_deref(), Some("postgres"));
         assert!(identity.system_id > 0 && identity.timeline == 1 && identity.xlogpos.is_valid());
 
-        let kept = NewSlot { name: "kept", temporary: false, snapshot: Snapshot::Nothing, failover: true };
+        let kept =
+            NewSlot { name: "kept", temporary: false, snapshot: SlotSnapshot::Nothing, failover: true };
         let created = slot::create_logical_slot(&mut wire, &kept).await.unwrap();
         assert_eq!(created.snapshot_name, None);
         let state = slot::slot_state(&session, "kept").await.unwrap().unwrap();
@@ -184,7 +185,7 @@ fn slots(cluster: &Cluster) {
         assert_eq!(again.sqlstate(), Some("42710"));
         assert!(again.to_string().contains("replication slot \"kept\""), "{again}");
 
-        let lent = NewSlot { name: "lent", temporary: true, snapshot: Snapshot::Export, failover: true };
+        let lent = NewSlot { name: "lent", temporary: true, snapshot: SlotSnapshot::Export, failover: true };
         let created = slot::create_logical_slot(&mut wire, &lent).await.unwrap();
         let snapshot = created.snapshot_name.unwrap();
         let import =

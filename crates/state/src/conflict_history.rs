@@ -93,7 +93,7 @@ pub struct StoredConflict {
     pub index: Option<String>,
     /// The name of the rule that decided.
     pub resolution: String,
-    /// What was done: the name of an [`crate::Outcome`].
+    /// What was done: the name of an [`crate::ConflictOutcome`].
     pub outcome: String,
     /// The source's transaction.
     pub remote_xid: i64,

@@ -9,7 +9,7 @@ use conflict::{ConflictType, Resolution, Written};
 
 /// What became of a change that met a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ConflictOutcome {
     /// The change was written.
     Applied,
     /// The target's row stays, and the change was left out.
@@ -18,21 +18,23 @@ pub enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl ConflictOutcome {
     /// The name in the history.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Outcome::Applied => "applied",
-            Outcome::Kept => "kept",
-            Outcome::Error => "error",
+            ConflictOutcome::Applied => "applied",
+            ConflictOutcome::Kept => "kept",
+            ConflictOutcome::Error => "error",
         }
     }
 
     /// The outcome of this name.
     #[must_use]
-    pub fn from_name(name: &str) -> Option<Outcome> {
-        [Outcome::Applied, Outcome::Kept, Outcome::Error].into_iter().find(|own| own.name() == name)
+    pub fn from_name(name: &str) -> Option<ConflictOutcome> {
+        [ConflictOutcome::Applied, ConflictOutcome::Kept, ConflictOutcome::Error]
+            .into_iter()
+            .find(|own| own.name() == name)
     }
 }
 
@@ -61,7 +63,7 @@ pub struct ConflictRecord<'r> {
     /// The rule that decided.
     pub resolution: Resolution,
     /// What it decided.
-    pub outcome: Outcome,
+    pub outcome: ConflictOutcome,
     /// The source's transaction.
     pub remote_xid: Xid,
     /// The LSN that the messages call `finished at`.

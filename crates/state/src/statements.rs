@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{SubscriptionName, quote_literal};
 
-use crate::conflict_record::{ConflictRecord, Outcome};
+use crate::conflict_record::{ConflictOutcome, ConflictRecord};
 use crate::since::{Since, TableKey};
 
 /// Clears the transaction that was to be skipped.
@@ -83,7 +83,7 @@ pub fn record_conflict(subscription: &str, record: &ConflictRecord<'_>) -> Strin
     columns.extend(record.columns());
     let (names, values): (Vec<&str>, Vec<String>) = columns.iter().cloned().unzip();
     let insert = format!("INSERT INTO pgsluice.conflict_history ({})", names.join(", "));
-    if record.outcome != Outcome::Error {
+    if record.outcome != ConflictOutcome::Error {
         return format!("{insert} VALUES ({})", values.join(", "));
     }
     let same = ["subscription", "outcome", "finished_at", "type", "schema_name", "table_name", "index_name"];
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::conflict_record::RecordedValues;
 
-    fn record(outcome: Outcome, local: Option<&Written>) -> ConflictRecord<'_> {
+    fn record(outcome: ConflictOutcome, local: Option<&Written>) -> ConflictRecord<'_> {
         ConflictRecord {
             kind: ConflictType::InsertExists,
             table: ("public", "it's"),
@@ -166,7 +166,7 @@ mod tests {
     fn a_record_is_one_insert_of_quoted_literals() {
         let commit = Commit { origin: Origin::Local, time: PgTimestamp(6), time_text: String::new() };
         let written = Written { xid: Xid(8), commit: Some(commit) };
-        let sql = record_conflict("s", &record(Outcome::Kept, Some(&written)));
+        let sql = record_conflict("s", &record(ConflictOutcome::Kept, Some(&written)));
         assert_eq!(
             sql,
             "INSERT INTO pgsluice.conflict_history (subscription, type, schema_name, table_name, index_name, \
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn only_what_was_rolled_back_looks_for_an_earlier_record() {
-        assert!(!record_conflict("s", &record(Outcome::Applied, None)).contains("NOT EXISTS"));
-        let sql = record_conflict("s", &record(Outcome::Error, None));
+        assert!(!record_conflict("s", &record(ConflictOutcome::Applied, None)).contains("NOT EXISTS"));
+        let sql = record_conflict("s", &record(ConflictOutcome::Error, None));
         let (_, condition) = sql.split_once("WHERE NOT EXISTS").unwrap();
         assert_eq!(
             condition,

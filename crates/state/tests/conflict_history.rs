@@ -8,7 +8,7 @@ use base::{Lsn, PgTimestamp, SubscriptionName, Xid};
 use client::ConnInfo;
 use conflict::{Commit, ConflictType, Origin, Resolution, Written};
 use state::conflict_history::{self, Filter};
-use state::{ConflictRecord, Outcome, RecordedValues, State, removal, statements};
+use state::{ConflictOutcome, ConflictRecord, RecordedValues, State, removal, statements};
 use testkit::{Cluster, Major};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -19,7 +19,7 @@ fn record(id: u32, values: RecordedValues<'_>) -> ConflictRecord<'_> {
         table: ("public", r"it's a\table"),
         index: None,
         resolution: Resolution::Skip,
-        outcome: Outcome::Kept,
+        outcome: ConflictOutcome::Kept,
         remote_xid: Xid(id),
         finished_at: Lsn::new(0x1_0000_0000 + u64::from(id)),
         remote_time: PgTimestamp(820_000_000_123_456),
@@ -59,7 +59,7 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
         table: ("s", "t"),
         index: Some("t_pkey"),
         resolution: Resolution::LastUpdateWins,
-        outcome: Outcome::Applied,
+        outcome: ConflictOutcome::Applied,
         remote_origin: Some("far"),
         local: Some(&written),
         ..record(2, values)
@@ -67,7 +67,7 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
     let error = write(ConflictRecord {
         kind: ConflictType::UpdateExists,
         resolution: Resolution::Error,
-        outcome: Outcome::Error,
+        outcome: ConflictOutcome::Error,
         ..record(3, RecordedValues::default())
     });
     session.batch_execute("SET standard_conforming_strings = off").await.unwrap();

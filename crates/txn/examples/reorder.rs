@@ -14,7 +14,9 @@ use std::path::Path;
 use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
 use decode::RawTuple;
 use txn::DirSpool;
-use txn::reorder::{Action, At, Change, Counters, End, Event, Options, ReorderBuffer, Resolve, Target};
+use txn::reorder::{
+    At, Counters, End, Options, RawAction, RawChange, ReorderBuffer, ReorderedEvent, Resolve, Target,
+};
 
 const ROWS: u32 = 4_000_000;
 const ROW_BYTES: usize = 60;
@@ -52,7 +54,7 @@ impl Load {
         self.lsn += 100;
         let at = At { lsn: Lsn::new(self.lsn), xid, origin: None };
         let new = RawTuple { infomask2: 4, infomask: 0, hoff: 24, bytes: &self.row };
-        let change = Change::Insert { new, last_of_chunks: true, speculative: false };
+        let change = RawChange::Insert { new, last_of_chunks: true, speculative: false };
         self.buffer.change(at, FILES, Target::Relation(1), &change)?;
         self.drain()
     }
@@ -71,8 +73,8 @@ impl Load {
 
     fn drain(&mut self) -> Result<(), txn::reorder::Error> {
         while let Some(event) = self.buffer.next()? {
-            if let Event::Row(row) = event
-                && let Action::Insert(new) = row.action
+            if let ReorderedEvent::Row(row) = event
+                && let RawAction::Insert(new) = row.action
             {
                 self.came.rows += 1;
                 self.came.bytes += new.bytes.len() as u64 + u64::from(new.bytes[0]);

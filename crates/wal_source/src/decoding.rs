@@ -61,12 +61,12 @@ impl Wanted<'_> {
         if refused.is_empty() {
             return Ok(());
         }
-        let filter = |refused: &output::Refused| {
+        let filter = |refused: &output::RefusedTable| {
             let name = TableName::new(&refused.schema, &refused.table);
             let table = published.iter().find(|table| refused.is_filter && table.name == name)?;
             table.row_filter.as_deref()
         };
-        let told = |refused: &output::Refused| match filter(refused) {
+        let told = |refused: &output::RefusedTable| match filter(refused) {
             Some(sql) => format!("{refused}: WHERE {sql}"),
             None => refused.to_string(),
         };

@@ -95,7 +95,7 @@ impl Error {
 
     /// A table that takes part and cannot be decoded from here on.
     #[must_use]
-    pub fn undecodable(&self) -> Option<&output::Refused> {
+    pub fn undecodable(&self) -> Option<&output::RefusedTable> {
         match &*self.0 {
             Kind::Decode(error) => error.refused(),
             _ => None,

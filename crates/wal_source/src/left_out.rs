@@ -92,7 +92,7 @@ impl Judge {
 }
 
 /// Why a table waits, and what would let it join.
-fn reason(refused: &output::Refused) -> String {
+fn reason(refused: &output::RefusedTable) -> String {
     let remedy = match (&refused.column, refused.is_filter) {
         (_, true) => "publish it without the row filter",
         (Some(_), _) => "change the column's type, publish the table with a column list without it",

@@ -34,7 +34,7 @@ use crate::decoding::{Decoding, LOOK, LOOK_OFTEN, Outlet};
 use crate::error::{Error, Kind};
 use crate::gather::Handed;
 use crate::restart::last_record;
-use crate::sharing::{Command, Joining, LinkedDecoding, NEAR_BYTES, Outcome, Sharing, Streams};
+use crate::sharing::{Command, Joining, LinkedDecoding, NEAR_BYTES, SeatOutcome, Sharing, Streams};
 use crate::shipping::Shipping;
 
 /// Longest time for which the pass waits for a joiner. A joiner that is near can read in this time
@@ -136,13 +136,13 @@ async fn start(streams: &dyn Streams, at: Lsn, last: Lsn) -> Result<Shipping, Er
 }
 
 fn ended(
-    outcome: Result<Outcome, oneshot::error::RecvError>,
+    outcome: Result<SeatOutcome, oneshot::error::RecvError>,
     since: Instant,
 ) -> Result<Option<LinkedDecoding>, Error> {
     match outcome {
-        Ok(Outcome::Alone(linked)) => Ok(Some(rested(*linked, since))),
-        Ok(Outcome::Gone) => Ok(None),
-        Ok(Outcome::Failed(error)) => Err(error),
+        Ok(SeatOutcome::Alone(linked)) => Ok(Some(rested(*linked, since))),
+        Ok(SeatOutcome::Gone) => Ok(None),
+        Ok(SeatOutcome::Failed(error)) => Err(error),
         Err(_) => Err(Kind::Pass("it broke down".to_owned()).into()),
     }
 }
@@ -162,7 +162,7 @@ struct Seat {
     out: mpsc::Sender<Block>,
     heard: Arc<Heard>,
     streams: Arc<dyn Streams>,
-    done: oneshot::Sender<Outcome>,
+    done: oneshot::Sender<SeatOutcome>,
 }
 
 /// A running pass.
@@ -304,7 +304,7 @@ impl Hub {
             if let Some(id) = gone.take() {
                 steps.leave(id);
                 if let Some(seat) = seats.remove(&id) {
-                    seat.end(Outcome::Gone);
+                    seat.end(SeatOutcome::Gone);
                 }
             }
             if let Some(id) = full.take()
@@ -357,7 +357,7 @@ impl Hub {
                 }
                 Step::Lost(id, why) => {
                     if let Some(seat) = seats.remove(&id) {
-                        seat.end(Outcome::Failed(Kind::Pass(why).into()));
+                        seat.end(SeatOutcome::Failed(Kind::Pass(why).into()));
                     }
                 }
             }
@@ -400,13 +400,13 @@ impl Hub {
         for (id, error) in failed {
             self.pass.leave(id);
             if let Some(seat) = self.seats.remove(&id) {
-                seat.end(Outcome::Failed(error));
+                seat.end(SeatOutcome::Failed(error));
             }
         }
         for id in gone {
             self.pass.leave(id);
             if let Some(seat) = self.seats.remove(&id) {
-                seat.end(Outcome::Gone);
+                seat.end(SeatOutcome::Gone);
             }
         }
     }
@@ -417,7 +417,7 @@ impl Hub {
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Join(joining) = command {
                 let Joining { linked, done, .. } = *joining;
-                let _ = done.send(Outcome::Alone(Box::new(linked)));
+                let _ = done.send(SeatOutcome::Alone(Box::new(linked)));
             }
         }
         let Hub { mut pass, seats, .. } = self;
@@ -426,7 +426,7 @@ impl Hub {
                 Ok(Some(decoder)) => seat.alone(decoder),
                 // The member goes on from its kept catalogs.
                 Ok(None) => {}
-                Err(error) => seat.end(Outcome::Failed(error.into())),
+                Err(error) => seat.end(SeatOutcome::Failed(error.into())),
             }
         }
     }
@@ -437,7 +437,7 @@ impl Hub {
         self.commands.close();
         let why = with_causes(error);
         for (_, seat) in self.seats.drain() {
-            seat.end(Outcome::Failed(Kind::Pass(why.clone()).into()));
+            seat.end(SeatOutcome::Failed(Kind::Pass(why.clone()).into()));
         }
     }
 }
@@ -470,10 +470,10 @@ impl Seat {
         let Seat { outlet, sharing, done, .. } = self;
         let decoding = Decoding::of(decoder, outlet);
         // The subscription may have gone.
-        let _ = done.send(Outcome::Alone(Box::new(LinkedDecoding { decoding, sharing })));
+        let _ = done.send(SeatOutcome::Alone(Box::new(LinkedDecoding { decoding, sharing })));
     }
 
-    fn end(self, outcome: Outcome) {
+    fn end(self, outcome: SeatOutcome) {
         let _ = self.done.send(outcome);
     }
 
@@ -485,6 +485,6 @@ impl Seat {
             // The subscription does not wait for the result any more.
             () = done.closed() => return,
         };
-        let _ = done.send(Outcome::Failed(error));
+        let _ = done.send(SeatOutcome::Failed(error));
     }
 }

@@ -6,7 +6,7 @@
 //! the pass itself.
 //!
 //! [`Passes`] is what the subscriptions of a process share. What goes to a pass and comes back from
-//! it is here, too: a [`Joining`], and its [`Outcome`].
+//! it is here, too: a [`Joining`], and its [`SeatOutcome`].
 
 use std::collections::HashMap;
 use std::mem;
@@ -247,12 +247,12 @@ pub(crate) struct Joining {
     pub(crate) out: mpsc::Sender<Block>,
     pub(crate) heard: Arc<Heard>,
     pub(crate) streams: Arc<dyn Streams>,
-    pub(crate) done: oneshot::Sender<Outcome>,
+    pub(crate) done: oneshot::Sender<SeatOutcome>,
 }
 
 /// How taking part ended for one subscription.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum SeatOutcome {
     Alone(Box<LinkedDecoding>),
     /// The receiver of the messages has gone.
     Gone,

@@ -16,7 +16,7 @@
 use conflict::{ColumnValues, Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
 use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
-use state::Outcome;
+use state::ConflictOutcome;
 
 use super::met::{self, ChangeValues, Row, UniqueKeys, With};
 use super::resolved::Resolved;
@@ -249,17 +249,17 @@ impl Executor {
 
     /// Notes that the target's row stays.
     fn kept(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>) -> Step {
-        self.resolved(conflict, begin, table, Outcome::Kept);
+        self.resolved(conflict, begin, table, ConflictOutcome::Kept);
         Step::Done
     }
 
     /// Notes that the change is written.
     fn applied(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, step: Step) -> Step {
-        self.resolved(conflict, begin, table, Outcome::Applied);
+        self.resolved(conflict, begin, table, ConflictOutcome::Applied);
         step
     }
 
-    fn resolved(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, outcome: Outcome) {
+    fn resolved(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, outcome: ConflictOutcome) {
         let resolution = self.conflicts.rules_of(table).of(conflict.kind);
         let table = Arc::clone(table);
         self.conflicts.resolved.push(Resolved { conflict, begin, table, resolution, outcome });
@@ -272,7 +272,7 @@ impl Executor {
             begin,
             table: Arc::clone(table),
             resolution: Resolution::Error,
-            outcome: Outcome::Error,
+            outcome: ConflictOutcome::Error,
         });
         refused(conflict, begin)
     }

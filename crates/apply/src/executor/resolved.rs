@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conflict::{ColumnValues, Conflict, Met, Node, Resolution, Stamp, TableRules, Values};
 use plan::Table;
 use rustc_hash::FxHashMap;
-use state::{ConflictRecord, Outcome, RecordedValues, statements};
+use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
 
 use super::met::{Row, UniqueKeys};
@@ -45,7 +45,7 @@ pub(super) struct Resolved {
     pub(super) begin: Begin,
     pub(super) table: Arc<Table>,
     pub(super) resolution: Resolution,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: ConflictOutcome,
 }
 
 impl Resolved {

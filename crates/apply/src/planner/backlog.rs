@@ -32,7 +32,7 @@ use crate::chunk::Chunk;
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::span;
-use crate::folded_backlog::{FILES_MAX, FoldedBacklog, Room};
+use crate::folded_backlog::{BacklogRoom, FILES_MAX, FoldedBacklog};
 use crate::large::{Growing, Large};
 use crate::shared_progress::{PerTransactionCost, SharedProgress};
 
@@ -70,7 +70,7 @@ struct Limits {
     batch_rows: usize,
     batch_bytes: usize,
     /// The room of the folded backlog, without its number of transactions.
-    folded: Room,
+    folded: BacklogRoom,
     /// The number of sessions that apply.
     workers: usize,
     /// The form of the stream's values.
@@ -84,7 +84,7 @@ struct Limits {
 
 impl Limits {
     fn new(options: &Options, workers: usize, relaxed: bool) -> Limits {
-        let folded = Room {
+        let folded = BacklogRoom {
             rows: options.batch_rows_max,
             // All workers together may use as many bytes as one worker alone.
             bytes: options.batch_bytes_max / workers,
@@ -235,7 +235,7 @@ impl Backlog {
 
     fn fold_more(&mut self) -> bool {
         let Some(folded) = &mut self.folded else { return false };
-        let room = Room { transactions: self.fitting.load(Ordering::Relaxed), ..self.limits.folded };
+        let room = BacklogRoom { transactions: self.fitting.load(Ordering::Relaxed), ..self.limits.folded };
         let whole = self.batch.take_whole();
         let has_room = folded.has_room(&whole, room);
         let result = if has_room { self.counters.activity.disk(|| folded.add(whole)) } else { Err(whole) };

@@ -26,7 +26,7 @@ use super::joining::Joining;
 use super::streaming::{Streaming, is_mapped_as_told};
 use crate::applier::Options;
 use crate::error::{Error, Kind};
-use crate::join::{Join, JoinRequests, Part, Request};
+use crate::join::{Join, JoinRequests, Request, Role};
 use crate::mapping::Mappings;
 use crate::snapshot_gate::{Passage, Passed};
 
@@ -203,18 +203,18 @@ impl Intake {
             Event::Change(change) => {
                 let Some(begin) = self.applicable() else { return Ok(()) };
                 match self.resolve(&change.relation, begin).await? {
-                    Part::Joined(table) => {
+                    Role::Joined(table) => {
                         self.prefetch.coming(&table, &change.op, begin.final_lsn);
                         backlog.push(Change::Row { table, op: change.op });
                     }
-                    Part::Joining(key, Ok(table)) => {
+                    Role::Joining(key, Ok(table)) => {
                         // The change is kept for long, so it must not keep its message alive.
                         let op = change.op.detached();
                         self.joining.asides.push(&key, Change::Row { table, op });
                     }
-                    Part::Joining(key, Err(why)) => self.joining.asides.fail(&key, &why),
-                    Part::Replaced(parted) => self.leave_out(parted).await?,
-                    Part::None => {}
+                    Role::Joining(key, Err(why)) => self.joining.asides.fail(&key, &why),
+                    Role::Replaced(parted) => self.leave_out(parted).await?,
+                    Role::None => {}
                 }
             }
             Event::Truncate(truncate) => self.truncate(&truncate, backlog).await?,
@@ -229,14 +229,14 @@ impl Intake {
         let restart_identity = truncate.restart_identity;
         for relation in &truncate.relations {
             match self.resolve(relation, begin).await? {
-                Part::Joined(table) => tables.push(table),
-                Part::Joining(key, Ok(table)) => {
+                Role::Joined(table) => tables.push(table),
+                Role::Joining(key, Ok(table)) => {
                     let tables = vec![table];
                     self.joining.asides.push(&key, Change::Truncate { tables, restart_identity });
                 }
-                Part::Joining(key, Err(why)) => self.joining.asides.fail(&key, &why),
-                Part::Replaced(parted) => self.leave_out(parted).await?,
-                Part::None => {}
+                Role::Joining(key, Err(why)) => self.joining.asides.fail(&key, &why),
+                Role::Replaced(parted) => self.leave_out(parted).await?,
+                Role::None => {}
             }
         }
         if !tables.is_empty() {
@@ -246,7 +246,7 @@ impl Intake {
     }
 
     /// Finds the part that the relation plays: its target table, if it has one.
-    async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Part, Error> {
+    async fn resolve(&mut self, relation: &Arc<Relation>, begin: Begin) -> Result<Role, Error> {
         self.mappings
             .resolve(relation, (begin.final_lsn, begin.xid))
             .await

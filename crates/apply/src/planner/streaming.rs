@@ -13,20 +13,20 @@ use tokio::sync::mpsc;
 use txn::{Assembler, Begin, Notice};
 
 use crate::error::Error;
-use crate::join::Part;
+use crate::join::Role;
 use crate::mapping::Mappings;
-use crate::open_transaction::{Ended, Mapped, Start, Told};
+use crate::open_transaction::{Mapped, Start, StreamedEnd, StreamedHandle};
 
 /// See the module.
 pub(crate) struct Streaming {
     /// `None` where no session is free for streamed transactions.
     starts: Option<mpsc::UnboundedSender<Start>>,
     /// The streamed transaction that is executed while it is open.
-    told: Option<Told>,
+    told: Option<StreamedHandle>,
     /// A streamed transaction that is no longer executed while it is open.
     given_up: Option<Xid>,
     /// The end of the streamed transaction; it is handed over behind everything before it.
-    ended: Option<Box<Ended>>,
+    ended: Option<Box<StreamedEnd>>,
 }
 
 impl Streaming {
@@ -40,16 +40,16 @@ impl Streaming {
         self.ended.is_some()
     }
 
-    pub(super) fn set_ended(&mut self, ended: Box<Ended>) {
+    pub(super) fn set_ended(&mut self, ended: Box<StreamedEnd>) {
         self.ended = Some(ended);
     }
 
-    pub(super) fn take_ended(&mut self) -> Option<Box<Ended>> {
+    pub(super) fn take_ended(&mut self) -> Option<Box<StreamedEnd>> {
         self.ended.take()
     }
 
     /// Takes the transaction if it is `xid`; if it is dropped, it gets no turn.
-    pub(super) fn take(&mut self, xid: Xid) -> Option<Told> {
+    pub(super) fn take(&mut self, xid: Xid) -> Option<StreamedHandle> {
         self.told.take_if(|told| told.xid == xid)
     }
 
@@ -87,7 +87,7 @@ impl Streaming {
         };
         if let (None, Some(starts)) = (&self.told, &self.starts) {
             let Ok(streamed) = assembler.streamed(xid) else { return Ok(()) };
-            let (told, start) = Told::new(streamed);
+            let (told, start) = StreamedHandle::new(streamed);
             if starts.send(start).is_ok() {
                 self.told = Some(told);
             }
@@ -102,7 +102,7 @@ impl Streaming {
 /// Maps the relations that `told` does not know yet; `None` if the transaction cannot be
 /// executed while it is open.
 async fn map_new(
-    told: Option<&Told>,
+    told: Option<&StreamedHandle>,
     xid: Xid,
     relations: Vec<Arc<Relation>>,
     mappings: &mut Mappings,
@@ -124,10 +124,10 @@ async fn map_new(
         // The transaction will commit behind everything known so far. Its commit checks again
         // whether this still holds.
         match mappings.resolve(&relation, (Lsn::new(u64::MAX), xid)).await {
-            Ok(Part::Joined(table)) => tables.push((relation, Some(table))),
-            Ok(Part::None) => tables.push((relation, None)),
+            Ok(Role::Joined(table)) => tables.push((relation, Some(table))),
+            Ok(Role::None) => tables.push((relation, None)),
             // If the transaction commits, the normal path looks at the relation again.
-            Ok(Part::Joining(..) | Part::Replaced(_)) => return Ok(None),
+            Ok(Role::Joining(..) | Role::Replaced(_)) => return Ok(None),
             Err(error) if error.is_data() => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -137,14 +137,14 @@ async fn map_new(
 
 /// Whether the tables of `told` are still mapped as they were when its changes were executed.
 pub(super) async fn is_mapped_as_told(
-    told: &Told,
+    told: &StreamedHandle,
     begin: Begin,
     mappings: &mut Mappings,
 ) -> Result<bool, Error> {
     for (relation, then) in &told.tables {
         let same = match (mappings.resolve(relation, (begin.final_lsn, begin.xid)).await, then) {
-            (Ok(Part::Joined(now)), Some(then)) => now.is_as(then),
-            (Ok(Part::None), None) => true,
+            (Ok(Role::Joined(now)), Some(then)) => now.is_as(then),
+            (Ok(Role::None), None) => true,
             _ => false,
         };
         if !same {

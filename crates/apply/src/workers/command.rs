@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::Wait;
-use crate::open_transaction::{Ended, Start};
+use crate::open_transaction::{Start, StreamedEnd};
 
 /// What a worker is told to do.
 pub(super) enum Command {
@@ -26,7 +26,7 @@ pub(super) enum Command {
     /// Execute a transaction while it is open, until it has its turn or must leave.
     Open(Start),
     /// Apply all of a streamed transaction that no worker has open.
-    Ended(Box<Ended>),
+    Ended(Box<StreamedEnd>),
     Join(Join),
     Rollback,
 }
@@ -51,7 +51,7 @@ impl Command {
 
 /// The result of a command.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Answer {
+pub(super) enum WorkerAnswer {
     Executed,
     Voided,
     Committed,
@@ -70,4 +70,4 @@ pub(super) enum Answer {
 }
 
 /// The number of the chunk, and what became of it.
-pub(super) type Report = (u64, Result<Answer, Error>);
+pub(super) type Report = (u64, Result<WorkerAnswer, Error>);

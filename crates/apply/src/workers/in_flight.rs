@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::command::Command;
 use crate::chunk::Originals;
 use crate::large::Large;
-use crate::open_transaction::{Ended, Tell};
+use crate::open_transaction::{StreamedEnd, Tell};
 use crate::work::Work;
 
 /// A chunk in flight.
@@ -23,7 +23,7 @@ pub(super) enum InFlightChunk {
     /// A transaction in a file; others may pass it.
     Large(Option<Box<Large>>),
     /// The end of a transaction that a worker may have open.
-    Ended(Option<Box<Ended>>),
+    Ended(Option<Box<StreamedEnd>>),
     /// Executed with nothing else open.
     Alone(Option<Command>),
 }

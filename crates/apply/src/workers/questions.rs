@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::command::{Answer, Report};
+use super::command::{Report, WorkerAnswer};
 use crate::error::Error;
 use crate::lock_watch::{LockWatch, Wait};
 
@@ -64,8 +64,8 @@ pub(super) async fn watch(
 ) -> Result<(), Error> {
     while let Some(question) = questions.recv().await {
         let report = match question {
-            Question::Head { head, pid, ours } => (head, Answer::Waits(locks.look(pid, &ours).await)),
-            Question::Open { pid } => (0, Answer::OpenWait(locks.waits_for(pid).await)),
+            Question::Head { head, pid, ours } => (head, WorkerAnswer::Waits(locks.look(pid, &ours).await)),
+            Question::Open { pid } => (0, WorkerAnswer::OpenWait(locks.waits_for(pid).await)),
         };
         let _ = reporter.send((report.0, Ok(report.1)));
     }

@@ -7,11 +7,11 @@ use client::Canceller;
 use plan::Digest;
 use tokio::sync::mpsc;
 
-use super::command::{Answer, Command, Report};
+use super::command::{Command, Report, WorkerAnswer};
 use crate::chunk::{Chunk, Originals};
 use crate::error::{Error, Kind};
 use crate::executor::Executor;
-use crate::open_transaction::{self as streamed, Outcome};
+use crate::open_transaction::{self as streamed, StreamedOutcome};
 
 /// Runs a worker: one command after another, until there are no more.
 pub(super) async fn work(
@@ -33,11 +33,11 @@ pub(super) async fn work(
         let Some((number, command)) = command else { break };
         let report = match command {
             Command::Open(start) => match streamed::apply(&mut executor, &canceller, start).await {
-                Ok(Outcome::Committed(number)) => (number, Ok(Answer::Committed)),
-                Ok(Outcome::Left) => (0, Ok(Answer::Left)),
-                Ok(Outcome::Lost(error)) => {
+                Ok(StreamedOutcome::Committed(number)) => (number, Ok(WorkerAnswer::Committed)),
+                Ok(StreamedOutcome::Left) => (0, Ok(WorkerAnswer::Left)),
+                Ok(StreamedOutcome::Lost(error)) => {
                     tracing::warn!("large transactions wait for their commit from now on: {error}");
-                    (0, Ok(Answer::Lost))
+                    (0, Ok(WorkerAnswer::Lost))
                 }
                 Err(error) => (number, Err(error)),
             },
@@ -49,13 +49,13 @@ pub(super) async fn work(
     Ok(())
 }
 
-async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, Error> {
+async fn carry_out(executor: &mut Executor, command: Command) -> Result<WorkerAnswer, Error> {
     let held = |executor: &Executor, digest: &Digest, held: bool| {
         if held {
             executor.shared.set_size().fitted(digest.transactions);
-            Answer::Committed
+            WorkerAnswer::Committed
         } else {
-            Answer::Stumbled
+            WorkerAnswer::Stumbled
         }
     };
     if let Some(since) = command.since() {
@@ -63,8 +63,8 @@ async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, 
     }
     Ok(match command {
         Command::Speculate(plan) => match executor.execute_ahead(plan).await? {
-            true => Answer::Executed,
-            false => Answer::Voided,
+            true => WorkerAnswer::Executed,
+            false => WorkerAnswer::Voided,
         },
         Command::Finish(late, digest) => {
             let done = executor.complete(Some(late), false, &digest).await?;
@@ -86,28 +86,28 @@ async fn carry_out(executor: &mut Executor, command: Command) -> Result<Answer, 
                     executor.replay(originals).await?;
                 }
             }
-            Answer::Committed
+            WorkerAnswer::Committed
         }
         Command::Chunk(chunk) => {
             executor.apply(*chunk).await?;
-            Answer::Committed
+            WorkerAnswer::Committed
         }
         Command::Large(large) => {
             executor.apply_large(*large).await?;
-            Answer::Committed
+            WorkerAnswer::Committed
         }
         Command::Ended(ended) => {
             streamed::apply_ended(executor, *ended).await?;
-            Answer::Committed
+            WorkerAnswer::Committed
         }
         Command::Open(_) => unreachable!("the worker's loop takes it"),
         Command::Join(join) => {
             executor.join(join).await?;
-            Answer::Committed
+            WorkerAnswer::Committed
         }
         Command::Rollback => {
             executor.roll_back().await?;
-            Answer::RolledBack
+            WorkerAnswer::RolledBack
         }
     })
 }

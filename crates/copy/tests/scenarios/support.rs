@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use async_trait::async_trait;
 use base::{Lsn, quote_literal};
 use client::{ConnInfo, Replication, Session, Wire};
-use copy::{Attempt, CopyJob, CopyProgress, CopyRecord, Options, Recorded, Snapshot, copy_tables};
+use copy::{Attempt, CopyJob, CopyProgress, CopyRecord, ExportedSnapshot, Options, Recorded, copy_tables};
 use source::publication::{self, TableName};
 use source::slot::{self, NewSlot};
 use testkit::{Cluster, Major, Pair};
@@ -125,18 +125,19 @@ impl Scenario {
     }
 
     /// A walsender with a temporary slot, and the snapshot it exports.
-    pub(crate) async fn export(&self) -> Result<(Wire, Snapshot)> {
+    pub(crate) async fn export(&self) -> Result<(Wire, ExportedSnapshot)> {
         let mut wire =
             Wire::connect(&self.source_info(), "export", Replication::Database, &slot::EXPORT_SETTINGS)
                 .await?;
         let name = format!("{}_{}", self.db, wire.pid());
-        let new = NewSlot { name: &name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
+        let new =
+            NewSlot { name: &name, temporary: true, snapshot: slot::SlotSnapshot::Export, failover: false };
         let created = slot::create_logical_slot(&mut wire, &new).await?;
         let name = created.snapshot_name.context("a snapshot was asked for")?;
-        Ok((wire, Snapshot { name, consistent_point: created.consistent_point }))
+        Ok((wire, ExportedSnapshot { name, consistent_point: created.consistent_point }))
     }
 
-    pub(crate) fn attempt(&self, snapshot: Snapshot) -> Attempt {
+    pub(crate) fn attempt(&self, snapshot: ExportedSnapshot) -> Attempt {
         Attempt {
             source: self.source_info(),
             target: self.info(&self.pair.target),

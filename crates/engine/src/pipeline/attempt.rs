@@ -29,7 +29,7 @@ pub(super) struct Past {
     /// Why the catalogs must be looked at anew.
     pub(super) lost: Option<Cause>,
     /// Tables that took part and cannot be decoded, until the target has stored that.
-    pub(super) refused: Vec<output::Refused>,
+    pub(super) refused: Vec<output::RefusedTable>,
     /// All such tables so far.
     pub(super) refused_before: BTreeSet<TableKey>,
     /// How those attempts failed.

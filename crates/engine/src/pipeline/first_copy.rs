@@ -70,7 +70,7 @@ impl Attempt<'_> {
         let subscription = &self.settings.subscription;
         let name = &subscription.slot();
         let mut wire = snapshot_wire(&self.settings.source, subscription).await?;
-        let new = NewSlot { name, temporary: false, snapshot: slot::Snapshot::Export, failover: false };
+        let new = NewSlot { name, temporary: false, snapshot: slot::SlotSnapshot::Export, failover: false };
         let made = slot::create_logical_slot(&mut wire, &new).await?;
         of_slot(made, wire)
     }
@@ -177,8 +177,10 @@ impl Attempt<'_> {
         let settings = self.settings;
         let copied = jobs.iter().map(|job| job.table().name.clone()).collect();
         let oids = jobs.iter().map(|job| (job.table().name.clone(), job.table().oid)).collect();
-        let snapshot =
-            copy::Snapshot { name: exported.snapshot_name.clone(), consistent_point: exported.since.lsn };
+        let snapshot = copy::ExportedSnapshot {
+            name: exported.snapshot_name.clone(),
+            consistent_point: exported.since.lsn,
+        };
         let options = copy::Options {
             connections: settings.max_sync_workers_per_subscription,
             split_bytes: settings.copy_split_bytes,

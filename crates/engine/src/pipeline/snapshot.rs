@@ -35,7 +35,8 @@ impl Attempt<'_> {
         if self.settings.source_mode == SourceMode::Logical {
             let mut wire = snapshot_wire(&self.settings.source, &self.settings.subscription).await?;
             let name = &self.settings.subscription.copy_slot(std::process::id());
-            let new = NewSlot { name, temporary: true, snapshot: slot::Snapshot::Export, failover: false };
+            let new =
+                NewSlot { name, temporary: true, snapshot: slot::SlotSnapshot::Export, failover: false };
             let made = slot::create_logical_slot(&mut wire, &new).await?;
             return of_slot(made, wire);
         }

@@ -78,7 +78,7 @@ pub struct Totals {
     pub conflicts: BTreeMap<String, u64>,
 }
 
-impl Snapshot {
+impl StatusSnapshot {
     /// Whether changes of all tables flow.
     #[must_use]
     pub fn streams(&self) -> bool {
@@ -200,7 +200,7 @@ pub struct PrefetchSnapshot {
 
 /// One reading of all figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct StatusSnapshot {
     /// The subscription's name.
     pub subscription: String,
     /// The program's version.
@@ -279,12 +279,12 @@ impl Status {
     /// Reads all figures. The slowest position is read first, so that each is at or behind the one
     /// before it.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> StatusSnapshot {
         self.snapshot_at(PgTimestamp::now())
     }
 
     /// [`Status::snapshot`] with the caller's clock.
-    pub(super) fn snapshot_at(&self, now: PgTimestamp) -> Snapshot {
+    pub(super) fn snapshot_at(&self, now: PgTimestamp) -> StatusSnapshot {
         let seen = self.progress().snapshot();
         let (flushed, applied) = (seen.flushed.as_u64(), seen.applied.as_u64());
         let handed = self.handed.load(Ordering::Relaxed).max(applied);
@@ -299,7 +299,7 @@ impl Status {
         let lag = self.lag(now, [source_end, received, handed, applied, flushed]);
         let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (phase, catching_up) = self.phase_and_wait(Lsn::new(applied));
-        Snapshot {
+        StatusSnapshot {
             subscription: self.subscription.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

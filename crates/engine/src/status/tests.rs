@@ -155,6 +155,6 @@ fn stopping_is_final_and_errors_are_kept() {
 fn the_json_form_survives_a_round_trip() {
     let snapshot = status().snapshot();
     let text = serde_json::to_string(&snapshot).unwrap();
-    assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot);
+    assert_eq!(serde_json::from_str::<StatusSnapshot>(&text).unwrap(), snapshot);
     assert!(text.contains(r#""conflicts":{"delete_missing":0"#), "{text}");
 }

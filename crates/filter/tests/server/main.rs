@@ -12,7 +12,7 @@ mod oracle;
 
 use std::borrow::Cow;
 
-use filter::{Filter, Refused, Surroundings};
+use filter::{Filter, RefusedFilter, Surroundings};
 use oracle::Oracle;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -118,7 +118,7 @@ impl Rows {
 }
 
 /// Compiles the filter as the server stored it.
-fn compile(oracle: &Oracle, expression: &str, surroundings: Surroundings) -> Result<Filter, Refused> {
+fn compile(oracle: &Oracle, expression: &str, surroundings: Surroundings) -> Result<Filter, RefusedFilter> {
     oracle.sql(&format!("CREATE PUBLICATION p FOR TABLE f WHERE ({expression})"));
     let rows = oracle.rows("SELECT prqual, pg_get_expr(prqual, prrelid) FROM pg_publication_rel");
     oracle.sql("DROP PUBLICATION p");

@@ -7,7 +7,7 @@ use client::{ConnInfo, Replication, Session, Wire};
 use state::{Adoption, State, SubscriptionRow, adoption, removal};
 
 use super::native::{native_origin, native_position, tables};
-use super::{Error, Failed, ORIGIN_BOUND, Outcome, POLL, Why, target_session, wait_for_slot};
+use super::{AdoptionOutcome, Error, Failed, ORIGIN_BOUND, POLL, Why, target_session, wait_for_slot};
 
 /// Hands the subscription back to its native owner and removes ours.
 ///
@@ -17,13 +17,13 @@ pub async fn release(
     source: &ConnInfo,
     target: &ConnInfo,
     name: &SubscriptionName,
-) -> Result<Outcome, Error> {
+) -> Result<AdoptionOutcome, Error> {
     let state = State::open(target, name).await?;
     let mut session = target_session(target, name).await?;
     let known = adoption(&*session, name).await.map_err(|error| session.error(error))?;
     let Some(known) = known else {
         return match state.load().await? {
-            None => Ok(Outcome::Already),
+            None => Ok(AdoptionOutcome::Already),
             Some(_) => Err(Error::refused(Why::NotAdopted { name: name.clone() })),
         };
     };
@@ -52,7 +52,7 @@ pub async fn release(
     }
     give_back(&mut session, name, &known, native, at).await?;
     let tables = tables(&*session, known.native_oid).await.map_err(|error| session.error(error))?.len();
-    Ok(Outcome::Done { at, slot: known.slot, tables })
+    Ok(AdoptionOutcome::Done { at, slot: known.slot, tables })
 }
 
 /// Returns the position that we have reached, flushed and fenced: hazard 2.

@@ -9,20 +9,20 @@ use state::{AdoptedSource, State, adoption};
 use super::native::{
     Which, acceptable, may_hand_back, native, native_position, ready_tables, tables, wait_for_workers,
 };
-use super::{Error, Failed, Outcome, Why, refuse, target_session, usable_slot, wait_for_slot};
+use super::{AdoptionOutcome, Error, Failed, Why, refuse, target_session, usable_slot, wait_for_slot};
 
 /// Takes over the native subscription called `native_name`.
 ///
 /// # Errors
 /// Taking over is refused, with the reason and the remedy; or a server failed.
-pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Error> {
+pub async fn adopt(settings: &Settings, native_name: &str) -> Result<AdoptionOutcome, Error> {
     let name = &settings.subscription;
     let state = State::open(&settings.target, name).await?;
     let mut target = target_session(&settings.target, name).await?;
     let source = client::connect(&settings.source, &name.application_name("look"), &[]).await?;
     let known = adoption(&*target, name).await.map_err(|error| target.error(error))?;
     let (oid, slot) = match known {
-        Some(known) if known.finished => return Ok(Outcome::Already),
+        Some(known) if known.finished => return Ok(AdoptionOutcome::Already),
         Some(known) => (known.native_oid, known.slot),
         None => {
             if state.load().await?.is_some() {
@@ -32,7 +32,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
             let major = target.version().major();
             let found = native(&*target, major, Which::Name(native_name)).await;
             let Some(found) = found.map_err(|error| target.error(error))? else {
-                return Ok(Outcome::Missing);
+                return Ok(AdoptionOutcome::Missing);
             };
             let slot = acceptable(name, &found).map_err(|failed| failed.told(&target))?;
             ready_tables(&*target, &found).await.map_err(|failed| failed.told(&target))?;
@@ -63,7 +63,7 @@ pub async fn adopt(settings: &Settings, native_name: &str) -> Result<Outcome, Er
     let publications = state::stored::publications(&**state.session(), name).await;
     let publications = publications.map_err(|error| state.session().error(error))?;
     engine::learn_at_adoption(name, (&source, &slot), &state, &publications).await?;
-    Ok(Outcome::Done { at: Some(at), slot, tables: tables.len() })
+    Ok(AdoptionOutcome::Done { at: Some(at), slot, tables: tables.len() })
 }
 
 /// Carries out T1.

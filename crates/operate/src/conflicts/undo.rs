@@ -14,7 +14,7 @@
 
 use base::{quote_ident, quote_literal};
 use conflict::{ColumnValues, ConflictType};
-use state::Outcome;
+use state::ConflictOutcome;
 use state::conflict_history::StoredConflict;
 
 use super::table::{TargetColumn, TargetTable};
@@ -70,13 +70,13 @@ pub(super) fn undo(
     together: &[StoredConflict],
     table: Option<&TargetTable>,
 ) -> Undo {
-    let outcome = Outcome::from_name(&conflict.outcome);
+    let outcome = ConflictOutcome::from_name(&conflict.outcome);
     let kind = conflict.kind.parse::<ConflictType>();
     let (Some(outcome), Ok(kind)) = (outcome, kind) else {
         return Undo::Unknown("Another version of pgsluice wrote the record.".to_owned());
     };
     match (outcome, kind) {
-        (Outcome::Error, _) => {
+        (ConflictOutcome::Error, _) => {
             return Undo::Nothing("pgsluice rolled the transaction back, so it wrote nothing.".to_owned());
         }
         (_, ConflictType::DeleteMissing) => {
@@ -112,10 +112,10 @@ pub(super) fn undo(
 fn of_one(
     table: &TargetTable,
     kind: ConflictType,
-    outcome: Outcome,
+    outcome: ConflictOutcome,
     recorded: &Recorded,
 ) -> Result<Vec<String>, String> {
-    let written = outcome == Outcome::Applied;
+    let written = outcome == ConflictOutcome::Applied;
     Ok(match kind {
         ConflictType::DeleteOriginDiffers if written => {
             vec![insert(table, &whole(table, recorded.local()?)?)]
@@ -138,7 +138,7 @@ fn of_one(
 /// A change that several rows stood in the way of, or a row other than its own.
 fn of_several(
     table: &TargetTable,
-    outcome: Outcome,
+    outcome: ConflictOutcome,
     recorded: &Recorded,
     together: &[StoredConflict],
 ) -> Result<Vec<String>, String> {
@@ -152,7 +152,7 @@ fn of_several(
     }
     let remote = recorded.remote()?;
     let mut statements = Vec::new();
-    if outcome == Outcome::Kept {
+    if outcome == ConflictOutcome::Kept {
         if let ([holder], None) = (holders.as_slice(), &recorded.identity) {
             return rewrite(table, holder, &overlaid(holder, remote));
         }

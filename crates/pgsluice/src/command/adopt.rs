@@ -9,7 +9,7 @@ use std::ffi::OsString;
 
 use base::Lsn;
 use indicatif::MultiProgress;
-use operate::adopt::{NativeOptions, Outcome};
+use operate::adopt::{AdoptionOutcome, NativeOptions};
 use operate::control::Lock;
 
 use super::{connect, from_adopt, from_control};
@@ -37,9 +37,9 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
     logging::start(process, &bars)?;
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
     match operate::adopt::adopt(&settings, native).await.map_err(|error| from_adopt(&error))? {
-        Outcome::Missing => return Err(missing(native, &target.describe())),
-        Outcome::Already => super::say(format_args!("{name}: adopted already")),
-        Outcome::Done { at, slot, tables } => super::say(format_args!(
+        AdoptionOutcome::Missing => return Err(missing(native, &target.describe())),
+        AdoptionOutcome::Already => super::say(format_args!("{name}: adopted already")),
+        AdoptionOutcome::Done { at, slot, tables } => super::say(format_args!(
             "{name}: adopted native subscription \"{native}\" at {}: slot \"{slot}\", {tables} tables, nothing copied",
             at.unwrap_or(Lsn::INVALID)
         )),

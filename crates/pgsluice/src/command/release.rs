@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use operate::adopt::Outcome;
+use operate::adopt::AdoptionOutcome;
 use operate::control::Lock;
 
 use super::{from_adopt, from_control, stop};
@@ -20,14 +20,14 @@ pub(crate) async fn release(subject: &Subject, bound: Duration) -> anyhow::Resul
     let outcome =
         operate::adopt::release(&source, &target, name).await.map_err(|error| from_adopt(&error))?;
     match outcome {
-        Outcome::Done { at: None, slot, .. } => super::say(format_args!(
+        AdoptionOutcome::Done { at: None, slot, .. } => super::say(format_args!(
             "{name}: its adoption was not finished; handed back as it was: slot \"{slot}\"; the native subscription is \
              enabled"
         )),
-        Outcome::Done { at: Some(at), slot, tables } => super::say(format_args!(
+        AdoptionOutcome::Done { at: Some(at), slot, tables } => super::say(format_args!(
             "{name}: handed back at {at}: slot \"{slot}\", {tables} tables; the native subscription is enabled"
         )),
-        Outcome::Already | Outcome::Missing => {
+        AdoptionOutcome::Already | AdoptionOutcome::Missing => {
             super::say(format_args!(
                 "{name}: the target has nothing of it: released already, or never adopted"
             ));

@@ -2,14 +2,14 @@
 //!
 //! Asks the running process, or without one the servers. The JSON form is one object per
 //! subscription and line, and `running` says who answered. If a process runs, the keys are those of
-//! `engine::Snapshot`. Otherwise `stored` has the target's state and `slot` the source's, null
-//! where there is none. `servers_asked` is false if the servers are not known.
+//! `engine::StatusSnapshot`. Otherwise `stored` has the target's state and `slot` the source's,
+//! null where there is none. `servers_asked` is false if the servers are not known.
 
 use std::fmt::Write as _;
 
 use engine::{
-    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, Snapshot, TableSnapshot,
-    Totals, ValuesSnapshot, WaitsFor,
+    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, StatusSnapshot,
+    TableSnapshot, Totals, ValuesSnapshot, WaitsFor,
 };
 use operate::admin::{self, SlotFigures, Stored};
 use operate::control::{self, Request};
@@ -29,7 +29,7 @@ enum FoundState {
     Running {
         running: bool,
         #[serde(flatten)]
-        snapshot: Box<Snapshot>,
+        snapshot: Box<StatusSnapshot>,
     },
     Stored {
         running: bool,
@@ -132,7 +132,7 @@ impl Lines {
     }
 }
 
-fn running(lines: &mut Lines, snapshot: &Snapshot) {
+fn running(lines: &mut Lines, snapshot: &StatusSnapshot) {
     let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
     lines.add("subscription", &snapshot.subscription);
     let up = show_seconds(seconds_since(snapshot.started_at_unix_ms));
@@ -182,7 +182,7 @@ fn first_copy(lines: &mut Lines, tables: &[TableSnapshot]) {
 }
 
 /// How far each stage is, and how far behind the one before it.
-fn progress(lines: &mut Lines, snapshot: &Snapshot) {
+fn progress(lines: &mut Lines, snapshot: &StatusSnapshot) {
     let lag = &snapshot.lag;
     lines.add("lag", show_lag(&lag.total));
     for (name, lag) in
@@ -231,7 +231,7 @@ fn applied(lines: &mut Lines, totals: &Totals) {
 }
 
 /// The last error, and whether it still recurs.
-fn errors(lines: &mut Lines, snapshot: &Snapshot) {
+fn errors(lines: &mut Lines, snapshot: &StatusSnapshot) {
     let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
     let totals = &snapshot.totals;
     match &snapshot.last_error {
@@ -411,7 +411,7 @@ fn show_wait(waits: &WaitsFor) -> String {
 }
 
 /// Whether the target executes something that the queue waits for.
-fn is_applying(snapshot: &Snapshot) -> bool {
+fn is_applying(snapshot: &StatusSnapshot) -> bool {
     let stage = snapshot.waits_for.as_ref().map(|waits| waits.stage.as_str());
     matches!(stage, Some("lock" | "statement" | "commit" | "rows" | "transaction" | "network" | "queue"))
 }

@@ -11,15 +11,15 @@ use super::toast::Chunks;
 /// One step of the output. Rows, truncations and messages always stand between an opening and a
 /// closing boundary. The exception is messages that do not belong to a transaction.
 #[derive(Debug)]
-pub enum Event<'a, R> {
+pub enum ReorderedEvent<'a, R> {
     /// A transaction, or a block of one, begins or ends; or its outcome is known.
     Boundary(&'a Boundary),
     /// A row changed.
-    Row(Row<'a, R>),
+    Row(ReorderedRow<'a, R>),
     /// Tables were emptied.
-    Truncate(Truncate<'a, R>),
+    Truncate(ReorderedTruncate<'a, R>),
     /// `pg_logical_emit_message`.
-    Message(Message<'a>),
+    Message(LogicalMessage<'a>),
 }
 
 /// Where transactions, and blocks of them, begin and end.
@@ -139,7 +139,7 @@ pub struct Prepared {
 
 /// A row that changed.
 #[derive(Debug)]
-pub struct Row<'a, R> {
+pub struct ReorderedRow<'a, R> {
     /// The record's LSN.
     pub lsn: Lsn,
     /// The (sub)transaction.
@@ -149,14 +149,14 @@ pub struct Row<'a, R> {
     /// The relation as it was at the record.
     pub relation: &'a R,
     /// What happened to the row.
-    pub action: Action<'a>,
+    pub action: RawAction<'a>,
     /// The large values that came with the row.
     pub chunks: &'a Chunks,
 }
 
 /// What happened to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action<'a> {
+pub enum RawAction<'a> {
     /// A new row.
     Insert(RawTuple<'a>),
     /// A changed row.
@@ -172,7 +172,7 @@ pub enum Action<'a> {
 
 /// Tables that one TRUNCATE emptied.
 #[derive(Debug)]
-pub struct Truncate<'a, R> {
+pub struct ReorderedTruncate<'a, R> {
     /// The record's LSN.
     pub lsn: Lsn,
     /// The (sub)transaction.
@@ -187,7 +187,7 @@ pub struct Truncate<'a, R> {
 
 /// A logical message in WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct LogicalMessage<'a> {
     /// Where its record ends, the position that pgoutput reports.
     pub lsn: Lsn,
     /// The (sub)transaction; may be invalid if it is not transactional.

@@ -78,7 +78,7 @@ pub trait Resolve<R> {
 
 /// A change to a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum RawChange<'a> {
     /// A new row.
     Insert {
         /// The row.

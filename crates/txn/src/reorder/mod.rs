@@ -35,8 +35,11 @@ use base::{Lsn, PgTimestamp, Xid};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use error::{Error, Unknown};
-pub use event::{Action, Boundary, Event, Finished, Message, Origin, Prepared, Row, Truncate};
-pub use input::{At, Change, End, Options, Resolve, Target};
+pub use event::{
+    Boundary, Finished, LogicalMessage, Origin, Prepared, RawAction, ReorderedEvent, ReorderedRow,
+    ReorderedTruncate,
+};
+pub use input::{At, End, Options, RawChange, Resolve, Target};
 pub use toast::Chunks;
 
 use crate::Spool;
@@ -168,7 +171,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// The spool failed, or an ended transaction is not as it must be. After an error all calls
     /// return errors.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
-    pub fn next(&mut self) -> Result<Option<Event<'_, R>>, Error> {
+    pub fn next(&mut self) -> Result<Option<ReorderedEvent<'_, R>>, Error> {
         if !self.go()? {
             return Ok(None);
         }
@@ -192,12 +195,12 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
     /// The event that [`ReorderBuffer::go`] moved to. `None` if it is cut short;
     /// [`ReorderBuffer::cut_short`] has the error.
     #[must_use]
-    pub fn event(&self) -> Option<Event<'_, R>> {
+    pub fn event(&self) -> Option<ReorderedEvent<'_, R>> {
         Some(match self.current.as_ref()? {
-            Output::Boundary(boundary) => Event::Boundary(boundary),
+            Output::Boundary(boundary) => ReorderedEvent::Boundary(boundary),
             Output::Message { lsn, xid, prefix, content } => {
                 let (lsn, xid) = (*lsn, *xid);
-                Event::Message(Message { lsn, xid, transactional: false, prefix, content })
+                ReorderedEvent::Message(LogicalMessage { lsn, xid, transactional: false, prefix, content })
             }
             Output::Replay(replay) => return replay.event(),
         })

@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 use super::entry::flag;
 use super::error::{Error, Kind, Unknown};
 use super::event::{Boundary, Finished, Prepared};
-use super::input::{At, Change, End, Resolve, Target};
+use super::input::{At, End, RawChange, Resolve, Target};
 use super::replay::Replay;
 use super::run::Pieces;
 use super::transaction::{NamedRun, Remembered, Transaction};
@@ -97,7 +97,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         at: At,
         files: RelFileLocator,
         target: Target<R>,
-        change: &Change<'_>,
+        change: &RawChange<'_>,
     ) -> Result<(), Error> {
         self.enter(at.lsn)?;
         let to = (at, Unknown::Files(files), target);

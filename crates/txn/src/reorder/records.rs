@@ -9,7 +9,7 @@ use wal::Fields;
 use super::ReorderBuffer;
 use super::error::{Error, Kind};
 use super::event::Origin;
-use super::input::{At, Change, End, Resolve, Target};
+use super::input::{At, End, RawChange, Resolve, Target};
 
 const NOT_LOGGED: &str = "a row of a table that is wanted is not in it";
 const NO_CHUNK: &str = "a row of a TOAST relation is none";
@@ -96,7 +96,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         if insert.is_toast || target == Target::Toast {
             return self.chunk_of(at, insert.place, &target, &new);
         }
-        let change = Change::Insert { new, last_of_chunks: true, speculative: insert.is_speculative };
+        let change = RawChange::Insert { new, last_of_chunks: true, speculative: insert.is_speculative };
         self.wanted(at, insert.place, target, &change)
     }
 
@@ -119,7 +119,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             }
             // The server wrote the chunks of all rows before the first row.
             let last_of_chunks = insert.is_last && number + 1 == count;
-            let change = Change::Insert { new, last_of_chunks, speculative: false };
+            let change = RawChange::Insert { new, last_of_chunks, speculative: false };
             self.wanted(at, place, target, &change)?;
         }
         Ok(())
@@ -139,7 +139,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             return self.broken(at, NOT_LOGGED);
         }
         let new = self.whole(at, &update.tuple)?;
-        self.wanted(at, update.place, target, &Change::Update { old: update.old, new })
+        self.wanted(at, update.place, target, &RawChange::Update { old: update.old, new })
     }
 
     fn deleted(&mut self, at: At, delete: &Delete<'_>, resolve: &mut dyn Resolve<R>) -> Result<(), Error> {
@@ -153,7 +153,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             // A row of a catalog, or of a table without replica identity: there is nothing to send.
             Target::Unknown if delete.old.is_none() => Ok(()),
             Target::Relation(_) | Target::Unknown => {
-                self.wanted(at, delete.place, target, &Change::Delete(delete.old))
+                self.wanted(at, delete.place, target, &RawChange::Delete(delete.old))
             }
         }
     }
@@ -173,7 +173,13 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
         self.truncate(at, (truncate.cascade, truncate.restart_identity), relations)
     }
 
-    fn wanted(&mut self, at: At, place: Place, target: Target<R>, change: &Change<'_>) -> Result<(), Error> {
+    fn wanted(
+        &mut self,
+        at: At,
+        place: Place,
+        target: Target<R>,
+        change: &RawChange<'_>,
+    ) -> Result<(), Error> {
         match target {
             Target::Unwanted => self.dropped(at),
             target => self.change(at, place.locator, target, change),

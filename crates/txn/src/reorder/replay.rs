@@ -19,8 +19,8 @@ use rustc_hash::FxHashSet;
 
 use super::entry::{Entry, Kind, flag};
 use super::error::{Error, Kind as Failure};
-use super::event::{Action, Boundary, Event, Message, Row, Truncate};
-use super::run::{Pieces, Reader};
+use super::event::{Boundary, LogicalMessage, RawAction, ReorderedEvent, ReorderedRow, ReorderedTruncate};
+use super::run::{Pieces, RunReader};
 use super::toast::Chunks;
 use super::transaction::{NamedRun, Names};
 use crate::Spool;
@@ -37,8 +37,8 @@ enum Phase {
 /// Several readers as one, by LSN. There is nearly always only one. Others have entries that were
 /// read before their top-level transaction was known.
 struct Merge<R> {
-    main: (Reader, Names<R>),
-    late: Vec<(Reader, Names<R>)>,
+    main: (RunReader, Names<R>),
+    late: Vec<(RunReader, Names<R>)>,
     /// The index of the current reader; 0 is the main one.
     current: usize,
     /// The positions of the other readers. Of equal positions, the main reader's comes first.
@@ -77,7 +77,7 @@ impl<R> Merge<R> {
         Ok(next.is_some())
     }
 
-    fn current(&self) -> &(Reader, Names<R>) {
+    fn current(&self) -> &(RunReader, Names<R>) {
         if self.current == 0 { &self.main } else { &self.late[self.current - 1] }
     }
 
@@ -153,11 +153,11 @@ impl<R: Clone + Eq + Hash> Replay<R> {
     }
 
     /// The event that [`Replay::advance`] moved to; `None` if it is cut short.
-    pub(crate) fn event(&self) -> Option<Event<'_, R>> {
+    pub(crate) fn event(&self) -> Option<ReorderedEvent<'_, R>> {
         match self.phase {
-            Phase::Opening { .. } => Some(Event::Boundary(&self.opening)),
+            Phase::Opening { .. } => Some(ReorderedEvent::Boundary(&self.opening)),
             Phase::Row => self.row(),
-            Phase::Start | Phase::Closing | Phase::Over => Some(Event::Boundary(&self.closing)),
+            Phase::Start | Phase::Closing | Phase::Over => Some(ReorderedEvent::Boundary(&self.closing)),
         }
     }
 
@@ -224,30 +224,42 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         Ok(false)
     }
 
-    fn row(&self) -> Option<Event<'_, R>> {
+    fn row(&self) -> Option<ReorderedEvent<'_, R>> {
         let (entry, names) = self.merge.entry();
         let head = entry.head;
         let (lsn, xid) = (head.lsn, head.xid);
         let action = match head.kind {
-            Kind::Insert => Action::Insert(entry.new_tuple()?),
+            Kind::Insert => RawAction::Insert(entry.new_tuple()?),
             Kind::Update => {
                 let (old, new) = entry.both_tuples()?;
-                Action::Update { old, new }
+                RawAction::Update { old, new }
             }
-            Kind::Delete => Action::Delete(entry.old_tuple()?),
+            Kind::Delete => RawAction::Delete(entry.old_tuple()?),
             Kind::Truncate => {
                 let relations = entry.subjects().filter_map(|subject| names.relation(subject)).collect();
                 let (cascade, restart_identity) = (entry.is(flag::CASCADE), entry.is(flag::RESTART_IDENTITY));
-                return Some(Event::Truncate(Truncate { lsn, xid, cascade, restart_identity, relations }));
+                return Some(ReorderedEvent::Truncate(ReorderedTruncate {
+                    lsn,
+                    xid,
+                    cascade,
+                    restart_identity,
+                    relations,
+                }));
             }
             Kind::Message => {
                 let (lsn, prefix, content) = entry.message()?;
-                return Some(Event::Message(Message { lsn, xid, transactional: true, prefix, content }));
+                return Some(ReorderedEvent::Message(LogicalMessage {
+                    lsn,
+                    xid,
+                    transactional: true,
+                    prefix,
+                    content,
+                }));
             }
             Kind::Chunk | Kind::ForgetChunks => return None,
         };
         let (origin, relation) = (known_origin(head.origin), names.relation(head.subject)?);
-        Some(Event::Row(Row { lsn, xid, origin, relation, action, chunks: &self.chunks }))
+        Some(ReorderedEvent::Row(ReorderedRow { lsn, xid, origin, relation, action, chunks: &self.chunks }))
     }
 
     /// Removes the files; nothing is left. Returns what remains of a block.
@@ -255,7 +267,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         &mut self,
         pieces: &mut Pieces,
         spool: &mut dyn Spool,
-    ) -> Result<Option<Block<R>>, Error> {
+    ) -> Result<Option<StreamedBlock<R>>, Error> {
         let merge = &mut self.merge;
         merge.main.0.close(pieces, spool)?;
         for (reader, _) in &mut merge.late {
@@ -263,7 +275,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
         }
         let has_rows = matches!(self.closing, Boundary::StreamStop { last_lsn, .. } if last_lsn.is_valid());
         let names = &mut merge.main.1;
-        Ok(self.streamed.take().map(|subs| Block {
+        Ok(self.streamed.take().map(|subs| StreamedBlock {
             top: self.top,
             names: std::mem::take(names),
             subs,
@@ -273,7 +285,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
 }
 
 /// What remains of a block that came out.
-pub(crate) struct Block<R> {
+pub(crate) struct StreamedBlock<R> {
     pub(crate) top: Xid,
     /// The names of the main part, which the transaction goes on using.
     pub(crate) names: Names<R>,

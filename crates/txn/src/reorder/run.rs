@@ -196,13 +196,13 @@ impl Run {
         remove_file(self.key, self.blocks, spool)
     }
 
-    pub(crate) fn read(self, spool: &mut dyn Spool) -> Result<Reader, Error> {
+    pub(crate) fn read(self, spool: &mut dyn Spool) -> Result<RunReader, Error> {
         let input = if self.blocks > 0 {
             Some(spool.read(self.key).map_err(|error| Kind::Spool { xid: self.key, error })?)
         } else {
             None
         };
-        Ok(Reader {
+        Ok(RunReader {
             key: self.key,
             input,
             blocks: self.blocks,
@@ -253,7 +253,7 @@ fn block_head(key: Xid, number: u32, block: &[u8]) -> [u8; BLOCK_HEAD] {
 }
 
 /// The entries of a [`Run`] in order. Reading keeps one block in memory besides what was there.
-pub(crate) struct Reader {
+pub(crate) struct RunReader {
     key: Xid,
     input: Option<Box<dyn Read + Send>>,
     blocks: u32,
@@ -263,12 +263,12 @@ pub(crate) struct Reader {
     /// Pieces of memory that have been read.
     spent: Vec<Vec<u8>>,
     block: Vec<u8>,
-    /// Where the entry of [`Reader::entry`] begins, and its length; 0 before the first.
+    /// Where the entry of [`RunReader::entry`] begins, and its length; 0 before the first.
     at: usize,
     length: usize,
 }
 
-impl Reader {
+impl RunReader {
     /// Moves to the next entry, if there is one.
     pub(crate) fn advance(&mut self) -> Result<bool, Error> {
         self.at += self.length;
@@ -283,7 +283,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The entry that [`Reader::advance`] moved to.
+    /// The entry that [`RunReader::advance`] moved to.
     pub(crate) fn entry(&self) -> Entry<'_> {
         Entry::read(&self.block[self.at..]).expect("read before")
     }

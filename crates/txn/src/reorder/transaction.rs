@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use super::entry::{Head, Kind, Subject, flag, tuple_head, tuple_length};
 use super::error::{Error, Kind as Failure, Unknown};
 use super::event::{Origin, Prepared};
-use super::input::{At, Change, Resolve, Target};
+use super::input::{At, RawChange, Resolve, Target};
 use super::run::{Pieces, Run};
 
 /// Up to this many relations are searched one by one; beyond that a map is made.
@@ -142,9 +142,9 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         &mut self,
         pieces: &mut Pieces,
         (at, object, target): (At, Unknown, Target<R>),
-        change: &Change<'_>,
+        change: &RawChange<'_>,
     ) {
-        if let Change::Insert { new, speculative: true, .. } = change {
+        if let RawChange::Insert { new, speculative: true, .. } = change {
             let rest = [&tuple_head(new)[..], new.bytes].concat();
             // An earlier insertion that still waits was given up: only then does the server go on
             // to the next one.
@@ -157,11 +157,11 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
         let mut head = Head { flags: flag::LAST_OF_CHUNKS, ..plain(Kind::Insert, at, subject) };
         let run = &mut self.main.run;
         match change {
-            Change::Insert { new, last_of_chunks, .. } => {
+            RawChange::Insert { new, last_of_chunks, .. } => {
                 head.flags = if *last_of_chunks { flag::LAST_OF_CHUNKS } else { 0 };
                 run.push(pieces, &head, &[&tuple_head(new), new.bytes]);
             }
-            Change::Update { old, new } => {
+            RawChange::Update { old, new } => {
                 head.kind = Kind::Update;
                 match old {
                     None => run.push(pieces, &head, &[&tuple_head(new), new.bytes]),
@@ -182,7 +182,7 @@ impl<R: Clone + Eq + Hash> Transaction<R> {
                     }
                 }
             }
-            Change::Delete(old) => {
+            RawChange::Delete(old) => {
                 head.kind = Kind::Delete;
                 match old {
                     None => run.push(pieces, &head, &[]),

@@ -2,7 +2,7 @@
 
 use base::{Lsn, Oid, PgTimestamp, RelFileLocator, Xid};
 use decode::RawTuple;
-use txn::reorder::{At, Boundary, Change, End, Event, Options, ReorderBuffer, Target, Unknown};
+use txn::reorder::{At, Boundary, End, Options, RawChange, ReorderBuffer, ReorderedEvent, Target, Unknown};
 
 use crate::drive::Later;
 use crate::spools::{Files, MemorySpool};
@@ -38,7 +38,7 @@ impl Session {
     fn insert_into(&mut self, xid: Xid, files: u32, target: Target<u32>, speculative: bool) -> Vec<String> {
         let at = self.at(xid);
         let new = RawTuple { infomask2: 1, infomask: 0, hoff: 24, bytes: &self.content };
-        let change = Change::Insert { new, last_of_chunks: true, speculative };
+        let change = RawChange::Insert { new, last_of_chunks: true, speculative };
         self.buffer.change(at, relation(files), target, &change).unwrap();
         self.drain().unwrap()
     }
@@ -81,20 +81,22 @@ impl Session {
         let mut lines = Vec::new();
         while let Some(event) = self.buffer.next().map_err(|error| error.to_string())? {
             lines.push(match event {
-                Event::Boundary(Boundary::Begin(_)) => "begin".to_owned(),
-                Event::Boundary(Boundary::Commit(_)) => "commit".to_owned(),
-                Event::Boundary(Boundary::StreamStart { xid, first_segment, .. }) => {
+                ReorderedEvent::Boundary(Boundary::Begin(_)) => "begin".to_owned(),
+                ReorderedEvent::Boundary(Boundary::Commit(_)) => "commit".to_owned(),
+                ReorderedEvent::Boundary(Boundary::StreamStart { xid, first_segment, .. }) => {
                     format!("start {xid} {first_segment}")
                 }
-                Event::Boundary(Boundary::StreamStop { .. }) => "stop".to_owned(),
-                Event::Boundary(Boundary::StreamCommit(_)) => "stream commit".to_owned(),
-                Event::Boundary(Boundary::StreamAbort { xid, subxid, end_lsn, .. }) => {
+                ReorderedEvent::Boundary(Boundary::StreamStop { .. }) => "stop".to_owned(),
+                ReorderedEvent::Boundary(Boundary::StreamCommit(_)) => "stream commit".to_owned(),
+                ReorderedEvent::Boundary(Boundary::StreamAbort { xid, subxid, end_lsn, .. }) => {
                     format!("abort {xid} {subxid} {}", end_lsn.is_valid())
                 }
-                Event::Boundary(other) => format!("{other:?}"),
-                Event::Row(row) => format!("row {} of {} with {}", row.xid, row.relation, row.chunks.len()),
-                Event::Truncate(_) => "truncate".to_owned(),
-                Event::Message(_) => "message".to_owned(),
+                ReorderedEvent::Boundary(other) => format!("{other:?}"),
+                ReorderedEvent::Row(row) => {
+                    format!("row {} of {} with {}", row.xid, row.relation, row.chunks.len())
+                }
+                ReorderedEvent::Truncate(_) => "truncate".to_owned(),
+                ReorderedEvent::Message(_) => "message".to_owned(),
             });
         }
         Ok(lines)

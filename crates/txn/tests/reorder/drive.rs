@@ -3,7 +3,7 @@
 use base::{Lsn, Oid, RelFileLocator, Xid};
 use decode::OldTuple;
 use txn::Spool;
-use txn::reorder::{Change, Counters, End, Error, Options, ReorderBuffer, Resolve, Target};
+use txn::reorder::{Counters, End, Error, Options, RawChange, ReorderBuffer, Resolve, Target};
 
 use crate::row::Made;
 use crate::seen::{Seen, Watcher};
@@ -113,13 +113,15 @@ pub(crate) fn take(buffer: &mut ReorderBuffer<u32>, step: &Step) -> Result<(), E
         Step::Assign { lsn, top, sub } => buffer.assign(*lsn, *top, *sub),
         Step::Change { at, files, target, change } => {
             let change = match change {
-                Changed::Insert { new, last_of_chunks, speculative } => Change::Insert {
+                Changed::Insert { new, last_of_chunks, speculative } => RawChange::Insert {
                     new: new.tuple(),
                     last_of_chunks: *last_of_chunks,
                     speculative: *speculative,
                 },
-                Changed::Update { old: before, new } => Change::Update { old: old(before), new: new.tuple() },
-                Changed::Delete(before) => Change::Delete(old(before)),
+                Changed::Update { old: before, new } => {
+                    RawChange::Update { old: old(before), new: new.tuple() }
+                }
+                Changed::Delete(before) => RawChange::Delete(old(before)),
             };
             buffer.change(*at, *files, target.clone(), &change)
         }

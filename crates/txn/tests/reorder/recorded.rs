@@ -15,7 +15,7 @@ use base::{Lsn, Oid, RelFileLocator, Xid};
 use corpus::{Recorded, cases, damage, random, recorded};
 use decode::{NewTuple, RawTuple, What, decode};
 use rand::Rng;
-use txn::reorder::{Action, Boundary, Chunks, Event, Options, ReorderBuffer, Resolve, Target};
+use txn::reorder::{Boundary, Chunks, Options, RawAction, ReorderBuffer, ReorderedEvent, Resolve, Target};
 use types::{Align, Attribute, Generated, HeapTuple, Value, Varlena};
 use wal::Record;
 
@@ -103,36 +103,36 @@ fn words(bytes: &[u8]) -> String {
     }
 }
 
-fn line(event: &Event<'_, &'static str>) -> Option<String> {
+fn line(event: &ReorderedEvent<'_, &'static str>) -> Option<String> {
     Some(match event {
-        Event::Boundary(Boundary::Begin(_)) => "BEGIN".to_owned(),
-        Event::Boundary(Boundary::Commit(commit)) => match commit.origin {
+        ReorderedEvent::Boundary(Boundary::Begin(_)) => "BEGIN".to_owned(),
+        ReorderedEvent::Boundary(Boundary::Commit(commit)) => match commit.origin {
             None => "COMMIT".to_owned(),
             Some(origin) => format!("COMMIT of {} {} at {}", origin.id, origin.lsn, commit.commit_time.0),
         },
-        Event::Boundary(Boundary::BeginPrepare(_)) => "BEGIN PREPARE".to_owned(),
-        Event::Boundary(Boundary::Prepare(prepared)) => {
+        ReorderedEvent::Boundary(Boundary::BeginPrepare(_)) => "BEGIN PREPARE".to_owned(),
+        ReorderedEvent::Boundary(Boundary::Prepare(prepared)) => {
             format!("PREPARE {}", String::from_utf8_lossy(&prepared.gid))
         }
-        Event::Boundary(Boundary::CommitPrepared { gid, .. }) => {
+        ReorderedEvent::Boundary(Boundary::CommitPrepared { gid, .. }) => {
             format!("COMMIT PREPARED {}", String::from_utf8_lossy(gid))
         }
-        Event::Boundary(Boundary::RollbackPrepared { prepared, .. }) => {
+        ReorderedEvent::Boundary(Boundary::RollbackPrepared { prepared, .. }) => {
             format!("ROLLBACK PREPARED {}", String::from_utf8_lossy(&prepared.gid))
         }
-        Event::Boundary(other) => panic!("{other:?} without streaming"),
-        Event::Row(row) => {
+        ReorderedEvent::Boundary(other) => panic!("{other:?} without streaming"),
+        ReorderedEvent::Row(row) => {
             let text = |tuple| text(tuple, row.chunks, row.relation);
             match &row.action {
-                Action::Insert(new) => format!("INSERT {} {}", row.relation, text(new)),
-                Action::Update { old: None, new } => format!("UPDATE {} {}", row.relation, text(new)),
-                Action::Update { old: Some(old), new } => {
+                RawAction::Insert(new) => format!("INSERT {} {}", row.relation, text(new)),
+                RawAction::Update { old: None, new } => format!("UPDATE {} {}", row.relation, text(new)),
+                RawAction::Update { old: Some(old), new } => {
                     format!("UPDATE {} {} to {}", row.relation, text(&old.tuple), text(new))
                 }
-                Action::Delete(old) => format!("DELETE {} {}", row.relation, text(&old.unwrap().tuple)),
+                RawAction::Delete(old) => format!("DELETE {} {}", row.relation, text(&old.unwrap().tuple)),
             }
         }
-        Event::Truncate(truncate) => {
+        ReorderedEvent::Truncate(truncate) => {
             let (cascade, restart) = (truncate.cascade, truncate.restart_identity);
             format!(
                 "TRUNCATE {} cascade {cascade} restart {restart}",
@@ -140,8 +140,8 @@ fn line(event: &Event<'_, &'static str>) -> Option<String> {
             )
         }
         // The messages that end and begin the recording.
-        Event::Message(message) if message.prefix != b"ours" => return None,
-        Event::Message(message) => {
+        ReorderedEvent::Message(message) if message.prefix != b"ours" => return None,
+        ReorderedEvent::Message(message) => {
             format!("message {} {}", message.transactional, words(message.content))
         }
     })

@@ -1,7 +1,7 @@
 //! The output in a form that can be compared: whole transactions, however they came out.
 
 use base::{Lsn, PgTimestamp, Xid};
-use txn::reorder::{Action, Boundary, Event, Finished, Origin, Prepared, Row};
+use txn::reorder::{Boundary, Finished, Origin, Prepared, RawAction, ReorderedEvent, ReorderedRow};
 
 use crate::row::{Column, columns};
 
@@ -84,21 +84,21 @@ fn prepared(of: &Prepared) -> Facts {
 }
 
 impl Watcher {
-    pub(crate) fn see(&mut self, event: &Event<'_, u32>) {
+    pub(crate) fn see(&mut self, event: &ReorderedEvent<'_, u32>) {
         match event {
-            Event::Boundary(boundary) => self.boundary(boundary),
-            Event::Row(row) => self.item(row.lsn, row.xid, what(row)),
-            Event::Truncate(truncate) => {
+            ReorderedEvent::Boundary(boundary) => self.boundary(boundary),
+            ReorderedEvent::Row(row) => self.item(row.lsn, row.xid, what(row)),
+            ReorderedEvent::Truncate(truncate) => {
                 let relations = truncate.relations.iter().map(|relation| **relation).collect();
                 let what = What::Truncate(relations, truncate.cascade, truncate.restart_identity);
                 self.item(truncate.lsn, truncate.xid, what);
             }
-            Event::Message(message) if message.transactional => {
+            ReorderedEvent::Message(message) if message.transactional => {
                 let what = What::Message(message.lsn, message.prefix.to_vec(), message.content.to_vec());
                 // The record, if the message's own position is not known.
                 self.item(Lsn::INVALID, message.xid, what);
             }
-            Event::Message(message) => {
+            ReorderedEvent::Message(message) => {
                 assert!(self.inside.is_none());
                 let (prefix, content) = (message.prefix.to_vec(), message.content.to_vec());
                 self.seen.push(Seen::Message { lsn: message.lsn, xid: message.xid, prefix, content });
@@ -197,13 +197,13 @@ impl Watcher {
     }
 }
 
-fn what(row: &Row<'_, u32>) -> What {
+fn what(row: &ReorderedRow<'_, u32>) -> What {
     let old = |old: &decode::OldTuple<'_>| (old.key_only, columns(&old.tuple, row.chunks));
     match &row.action {
-        Action::Insert(new) => What::Insert(*row.relation, row.origin, columns(new, row.chunks)),
-        Action::Update { old: before, new } => {
+        RawAction::Insert(new) => What::Insert(*row.relation, row.origin, columns(new, row.chunks)),
+        RawAction::Update { old: before, new } => {
             What::Update(*row.relation, row.origin, before.as_ref().map(old), columns(new, row.chunks))
         }
-        Action::Delete(before) => What::Delete(*row.relation, row.origin, before.as_ref().map(old)),
+        RawAction::Delete(before) => What::Delete(*row.relation, row.origin, before.as_ref().map(old)),
     }
 }
