@@ -26,6 +26,7 @@
 
 mod calling;
 mod conflicts;
+mod deleted;
 mod idle;
 mod insisting;
 mod looking;

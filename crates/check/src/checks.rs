@@ -39,7 +39,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 61] = [
+const CHECKS: [Check; 63] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -51,6 +51,8 @@ const CHECKS: [Check; 61] = [
     Check::Source(servers::walsender_timeout),
     Check::Target(servers::commit_settings),
     Check::Target(conflicts::commit_times),
+    Check::Target(conflicts::remembered_deletions),
+    Check::Target(conflicts::deletions_in_wal),
     // What a subscription takes of them.
     Check::Both(resources::slots),
     Check::Both(resources::walsenders),

@@ -35,6 +35,8 @@ pub struct Wanted {
     pub wal_stream: bool,
     /// How conflicts are resolved.
     pub conflict_rules: conflict::Rules,
+    /// The target's deletions are remembered.
+    pub retain_dead_tuples: bool,
 }
 
 impl Wanted {

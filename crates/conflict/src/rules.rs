@@ -54,18 +54,32 @@ impl Rules {
         })
     }
 
+    /// The rules for `update_deleted`, which hold only where deletions are remembered. Each is in
+    /// the form of the settings.
+    pub fn needing_deletions(&self) -> impl Iterator<Item = String> {
+        let of = self.iter().filter(|(_, kind, _)| *kind == ConflictType::UpdateDeleted);
+        of.map(|(table, kind, resolution)| in_settings(table, kind, resolution))
+    }
+
     /// The rules that hold only where the target keeps commit times and origins
     /// (`track_commit_timestamp`): those that compare commit times, or are about rows that another
     /// origin wrote. Each is in the form of the settings.
     pub fn needing_commit_times(&self) -> impl Iterator<Item = String> {
-        use ConflictType::{DeleteOriginDiffers, UpdateOriginDiffers};
+        use ConflictType::{DeleteOriginDiffers, UpdateDeleted, UpdateOriginDiffers};
         let needs = |(_, kind, resolution): &(Option<_>, ConflictType, Resolution)| {
-            resolution.compares_times() || matches!(kind, UpdateOriginDiffers | DeleteOriginDiffers)
+            // The deletion memory has the times of deletions.
+            let compares = resolution.compares_times() && *kind != UpdateDeleted;
+            compares || matches!(kind, UpdateOriginDiffers | DeleteOriginDiffers)
         };
-        self.iter().filter(needs).map(|(table, kind, resolution)| match table {
-            Some((schema, table)) => format!("{kind}={resolution}:{schema}.{table}"),
-            None => format!("{kind}={resolution}"),
-        })
+        self.iter().filter(needs).map(|(table, kind, resolution)| in_settings(table, kind, resolution))
+    }
+}
+
+/// A rule in the form of the settings.
+fn in_settings(table: Option<(&str, &str)>, kind: ConflictType, resolution: Resolution) -> String {
+    match table {
+        Some((schema, table)) => format!("{kind}={resolution}:{schema}.{table}"),
+        None => format!("{kind}={resolution}"),
     }
 }
 

@@ -16,6 +16,7 @@ mod preflight;
 mod refresh;
 mod refusal;
 mod repeated;
+mod retaining;
 mod retry;
 mod settings;
 mod spooling;
@@ -30,14 +31,15 @@ pub use error::Error;
 pub use error_reference::error_reference;
 pub use pipeline::{learn_at_adoption, run};
 pub use preflight::{before_adopting, check};
+pub use retention::Bounds;
 pub use retry::Verdict;
 pub use settings::{
-    Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, restart_file,
-    spool_dir,
+    Binary, OnTableReplaced, Origin, Settings, SourceMode, SynchronousCommit, decoding_dir, deletions_dir,
+    restart_file, spool_dir,
 };
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
-    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, SchemaSnapshot, Status, StatusSnapshot,
-    TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, RetainedSnapshot, SchemaSnapshot, Status,
+    StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

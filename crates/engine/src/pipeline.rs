@@ -45,6 +45,7 @@ pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
 use crate::error::{Error, Kind};
 use crate::repeated::tell_when_over;
+use crate::retaining::Retaining;
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::status::Failing;
 use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
@@ -55,6 +56,18 @@ use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
 /// # Errors
 /// An error that another attempt cannot cure; see [`Error`].
 pub async fn run(
+    settings: Arc<Settings>,
+    status: Arc<Status>,
+    passes: Arc<Passes>,
+    stop: CancellationToken,
+) -> Result<(), Error> {
+    let retaining = Retaining::start(&settings, &status);
+    let ended = run_attempts(settings, status, passes, stop).await;
+    retaining.finish().await;
+    ended
+}
+
+async fn run_attempts(
     settings: Arc<Settings>,
     status: Arc<Status>,
     passes: Arc<Passes>,

@@ -93,6 +93,8 @@ pub struct Settings {
     pub conflict_history_rows: u64,
     /// Records and messages of conflicts have keys and rows.
     pub conflict_log_values: bool,
+    /// How much of the target's deletions is remembered; `None` if nothing is.
+    pub retain_deletions: Option<retention::Bounds>,
     /// Directory of locks, control sockets and spools.
     pub state_dir: PathBuf,
 }
@@ -212,11 +214,23 @@ impl Settings {
         decoding_dir(&self.state_dir, &self.subscription)
     }
 
+    /// The directory in which the target's deletions are remembered.
+    #[must_use]
+    pub fn deletions_dir(&self) -> PathBuf {
+        deletions_dir(&self.state_dir, &self.subscription)
+    }
+
     /// The file in which the source's catalogs are kept for a restart, where WAL is decoded here.
     #[must_use]
     pub fn restart_file(&self) -> PathBuf {
         restart_file(&self.state_dir, &self.subscription)
     }
+}
+
+/// See [`Settings::deletions_dir`].
+#[must_use]
+pub fn deletions_dir(state_dir: &Path, subscription: &SubscriptionName) -> PathBuf {
+    state_dir.join(format!("{subscription}.deletions"))
 }
 
 /// See [`Settings::decoding_dir`].

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use apply::{Counters, SnapshotGate};
 use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
+use retention::Retention;
 use schema::SchemaProgress;
 use tokio::sync::watch;
 use wal_source::Decoded;
@@ -43,6 +44,7 @@ mod form;
 mod lag;
 mod look;
 mod phase;
+mod retained;
 mod snapshot;
 mod standstill;
 mod waits;
@@ -55,6 +57,7 @@ use self::lag::Mark;
 pub use self::lag::{Lag, LagFigures};
 pub(crate) use self::look::{BackendLook, read_statement};
 pub use self::phase::Phase;
+pub use self::retained::RetainedSnapshot;
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
     SchemaSnapshot, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
@@ -102,6 +105,8 @@ pub struct Status {
     spooling: Arc<Spooling>,
     /// Attempts that fail in the same way.
     failing: Mutex<Option<Failing>>,
+    /// What is remembered of the target's deletions.
+    retention: OnceLock<Arc<Retention>>,
     /// The logged reasons why tables wait.
     told_waiting: Mutex<BTreeMap<String, String>>,
 }
@@ -145,6 +150,7 @@ impl Status {
             part_handed: AtomicU64::new(0),
             spooling: Arc::default(),
             failing: Mutex::default(),
+            retention: OnceLock::new(),
             told_waiting: Mutex::default(),
         }
     }
@@ -358,6 +364,23 @@ impl Status {
 
     fn values(&self) -> Option<ValuesSnapshot> {
         self.form.get()
+    }
+
+    /// How many tables are replicated, and whether one is being copied while the others go on.
+    pub(crate) fn tables(&self) -> (u64, bool) {
+        let refresh = self.refresh.lock().unwrap_or_else(PoisonError::into_inner);
+        refresh.as_ref().map_or((0, false), |refresh| (refresh.joined, !refresh.joining.is_empty()))
+    }
+
+    /// Deletions of the target are remembered from now on.
+    pub(crate) fn set_retention(&self, retention: Arc<Retention>) {
+        // A process begins that once for each subscription.
+        let _ = self.retention.set(retention);
+    }
+
+    /// What is remembered of the target's deletions; `None` if nothing is.
+    pub(crate) fn retention(&self) -> Option<&Arc<Retention>> {
+        self.retention.get()
     }
 
     fn refresh(&self) -> Option<Refresh> {

@@ -403,6 +403,11 @@ pub async fn drop_target(
     removed: &mut Vec<String>,
 ) -> Result<(), Error> {
     wait_for_workers(target, subscription).await?;
+    match retention::drop_slot(target, subscription).await {
+        Ok(dropped) => removed.extend(dropped.map(|name| format!("slot {name} of the target"))),
+        // A role that may not replicate has no such slot either.
+        Err(error) => tracing::debug!("looking for the slot on the target: {error}"),
+    }
     let deadline = Instant::now() + BUSY_BOUND;
     loop {
         match drop_target_once(target, subscription, force).await {

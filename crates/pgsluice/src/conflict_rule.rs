@@ -42,13 +42,6 @@ impl FromStr for ConflictRule {
         let resolution: Resolution =
             resolution.trim().parse().map_err(|error: conflict::UnknownName| error.to_string())?;
         kind.allows(resolution).map_err(|error| error.to_string())?;
-        if kind == ConflictType::UpdateDeleted && !matches!(resolution, Resolution::Skip | Resolution::Error)
-        {
-            return Err(format!(
-                "{kind} cannot be resolved by {resolution} yet: it needs deletion memory, which is not built; choose \
-                 one of error, skip"
-            ));
-        }
         Ok(ConflictRule { table, kind, resolution })
     }
 }
@@ -102,8 +95,7 @@ mod tests {
         assert!(refused("insert_exists=newest").contains("last_update_wins"));
         assert!(refused("delete_missing=apply_remote").contains("choose one of error, skip"));
         assert!(refused("insert_exists=skip:t").contains("schema.name"));
-        assert!(refused("update_deleted=last_update_wins").contains("deletion memory"));
-        assert!("update_deleted=error".parse::<ConflictRule>().is_ok());
+        assert!("update_deleted=last_update_wins".parse::<ConflictRule>().is_ok());
     }
 
     #[test]

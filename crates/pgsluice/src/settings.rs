@@ -349,6 +349,34 @@ pub(crate) struct Conflicts {
     /// a key.
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) conflict_log_values: OnOff,
+
+    /// Remember which rows the target lost, and report an UPDATE of one of them as update_deleted
+    ///
+    /// Deletions are captured from the target's own WAL, through a replication slot there. That
+    /// needs `wal_level = logical` on the target and a role that may replicate. Nothing is kept in
+    /// the target's tables. Also known as `detect_update_deleted`.
+    #[arg(
+        long,
+        alias = "detect-update-deleted",
+        default_value = "off",
+        default_missing_value = "on",
+        num_args = 0..=1,
+        value_name = "on|off"
+    )]
+    pub(crate) retain_dead_tuples: OnOff,
+
+    /// Forget deletions that were captured longer ago than this, even if an UPDATE may need them
+    ///
+    /// With 0, only retention_size_max limits how long they are remembered.
+    #[arg(long, default_value = "0", value_name = "DURATION")]
+    pub(crate) max_retention_duration: Milliseconds,
+
+    /// Largest size of the file that remembers deletions
+    ///
+    /// Half of it is for deletions, about 45 bytes each; the oldest are forgotten first. The file
+    /// may be 16 MB in any case.
+    #[arg(long, default_value = "1GB", value_name = "SIZE")]
+    pub(crate) retention_size_max: Bytes,
 }
 
 /// The process as a whole; in the file these stand at the top level only.

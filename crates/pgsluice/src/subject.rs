@@ -170,6 +170,10 @@ impl Subject {
             conflict_history_age: conflicts.conflict_history_age.0,
             conflict_history_rows: conflicts.conflict_history_rows,
             conflict_log_values: conflicts.conflict_log_values.0,
+            retain_deletions: conflicts.retain_dead_tuples.0.then(|| engine::Bounds {
+                duration_max: Some(conflicts.max_retention_duration.0).filter(|max| !max.is_zero()),
+                size_bytes_max: Some(conflicts.retention_size_max.0),
+            }),
             state_dir: self.state_dir.clone(),
         })
     }

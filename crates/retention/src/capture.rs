@@ -178,8 +178,10 @@ impl Capture<'_> {
                 DeletedWhat::Row { table, values, is_key_change } => {
                     let Some(named) = identities.of(session, &table, xid).await? else { continue };
                     let Some(identity) = &named.identity else { continue };
-                    let values =
-                        values.iter().map(|value| value.as_deref().map_or(Value::Null, Value::Binary));
+                    let values = named
+                        .places
+                        .iter()
+                        .map(|place| values[*place].as_deref().map_or(Value::Null, Value::Binary));
                     if let Err(malformed) = identity.write(named.root, values, key) {
                         let (schema, table) = &table.name;
                         tracing::warn!(

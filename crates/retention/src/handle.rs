@@ -3,13 +3,16 @@
 //! Capture holds the lock while it records one deletion or commits. A look-up holds it while it
 //! reads. Nobody holds it while waiting for a server.
 
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::{Lsn, PgTimestamp};
 use deletions::{Answer, Candidate, Figures, Memory, Miss, RowKey, Waiting};
 use tokio::sync::watch;
 
+use crate::asking::Asking;
 use crate::condition::Condition;
 use crate::error::Error;
 use crate::settings::Settings;
@@ -25,6 +28,17 @@ pub struct Retention {
     recorded: watch::Sender<u64>,
     /// What keeps the horizon where it is; `None` before it was asked.
     waiting: Mutex<Option<Waiting>>,
+    /// Since when capture has not been running, if it is not.
+    away_since: Mutex<Instant>,
+    asking: tokio::sync::Mutex<Asking>,
+    /// Misses that nobody could answer in time.
+    exceeded: AtomicU64,
+}
+
+impl fmt::Debug for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Retention of {}, {}", self.settings.subscription, self.condition())
+    }
 }
 
 impl Retention {
@@ -38,6 +52,9 @@ impl Retention {
             captured: watch::channel(Lsn::INVALID).0,
             recorded: watch::channel(0).0,
             waiting: Mutex::new(None),
+            away_since: Mutex::new(Instant::now()),
+            asking: tokio::sync::Mutex::default(),
+            exceeded: AtomicU64::new(0),
         })
     }
 
@@ -53,10 +70,25 @@ impl Retention {
         self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is remembered; `None` before the first attempt.
+    /// What is remembered; `None` while no attempt has opened the memory.
     #[must_use]
     pub fn figures(&self) -> Option<Figures> {
         self.memory().as_ref().map(Memory::figures)
+    }
+
+    /// How many misses were not covered (`retention_exceeded`).
+    #[must_use]
+    pub fn retention_exceeded(&self) -> u64 {
+        self.exceeded.load(Ordering::Relaxed)
+    }
+
+    /// Notes that this many misses were not covered.
+    pub fn exceeded(&self, count: usize) {
+        self.exceeded.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn asking(&self) -> &tokio::sync::Mutex<Asking> {
+        &self.asking
     }
 
     /// What keeps the horizon where it is; `None` before it was asked.
@@ -81,11 +113,16 @@ impl Retention {
         // The answer says whether it came in time.
         let _ = tokio::time::timeout(patience, captured.wait_for(|captured| *captured >= fence)).await;
         let mut memory = self.memory();
-        let Some(memory) = memory.as_mut() else { return Ok(vec![Answer::NotCovered; rows.len()]) };
+        let Some(memory) = memory.as_mut() else {
+            self.exceeded(rows.len());
+            return Ok(vec![Answer::NotCovered; rows.len()]);
+        };
         let mut answers = Vec::with_capacity(rows.len());
         for (key, time) in rows {
             let answer = memory.look_up(key, Miss { time: *time, fence })?;
-            answers.push(if answer == Answer::NotYet { Answer::NotCovered } else { answer });
+            let answer = if answer == Answer::NotYet { Answer::NotCovered } else { answer };
+            self.exceeded(usize::from(answer == Answer::NotCovered));
+            answers.push(answer);
         }
         Ok(answers)
     }
@@ -96,7 +133,16 @@ impl Retention {
     }
 
     pub(crate) fn set_condition(&self, condition: Condition) {
-        *self.condition.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+        let mut before = self.condition.lock().unwrap_or_else(PoisonError::into_inner);
+        if *before == Condition::Capturing {
+            *self.away_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+        *before = condition;
+    }
+
+    /// How long capture has not been running, if it is not.
+    pub(crate) fn away_for(&self) -> Duration {
+        self.away_since.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Says how far capture has come.

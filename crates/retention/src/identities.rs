@@ -1,6 +1,9 @@
 //! How rows of each table are named: the topmost table, the identity's columns and the equality of
 //! their types, as the target says.
 //!
+//! A key has the identity's columns in the order of their names, because partitions may have them
+//! in another order than their table.
+//!
 //! WAL has the columns and values. It does not have which table is topmost and which collations are
 //! deterministic, so the target is asked once for each description of a table. A table that is gone
 //! by then has no rows that anybody could miss.
@@ -14,7 +17,7 @@ use std::time::Duration;
 
 use base::{Oid, Xid};
 use client::Session;
-use deletions::{ColumnType, Identity, Shape};
+use deletions::{ColumnType, Equality, Identity, Shape};
 use output::DeletedFrom;
 
 use crate::error::Error;
@@ -26,6 +29,8 @@ pub(crate) struct Named {
     pub(crate) root: Oid,
     /// `None` if deletions of its rows cannot be remembered.
     pub(crate) identity: Option<Arc<Identity>>,
+    /// Where a deletion has the value of each of its columns.
+    pub(crate) places: Vec<usize>,
 }
 
 /// What the target has said.
@@ -106,41 +111,53 @@ pub(crate) async fn wait_until_visible(session: &Session, xid: Xid) -> Result<()
 
 async fn ask(session: &Session, table: &DeletedFrom) -> Result<Option<Named>, Error> {
     let Some(root) = root_of(session, table.relation).await? else { return Ok(None) };
-    let rows = session.query(COLUMNS, &[&table.relation.0]).await.map_err(|error| session.error(error))?;
+    let mut places: Vec<usize> = (0..table.columns.len()).collect();
+    places.sort_unstable_by_key(|place| &table.columns[*place]);
+    let columns: Vec<&str> = places.iter().map(|place| table.columns[*place].as_str()).collect();
+    let identity = match equalities(session, table.relation, &columns).await? {
+        Ok(equalities) => Some(Arc::new(Identity::new(equalities, table.is_whole_row))),
+        Err(refused) => {
+            let (schema, table) = &table.name;
+            tracing::warn!("deletions of \"{schema}\".\"{table}\" are not remembered: {refused}");
+            None
+        }
+    };
+    Ok(Some(Named { root, identity, places }))
+}
+
+/// How values of these columns are compared, or why that is not known.
+pub(crate) async fn equalities(
+    session: &Session,
+    relation: Oid,
+    columns: &[&str],
+) -> Result<Result<Vec<Equality>, String>, Error> {
+    let rows = session.query(COLUMNS, &[&relation.0]).await.map_err(|error| session.error(error))?;
     let mut equalities = Vec::new();
-    for name in &table.columns {
-        let row = rows.iter().find(|row| row.get::<_, &str>(0) == name);
-        // It was dropped or renamed since, and with it what the deletion was known by.
-        let Some(row) = row else { return Ok(Some(Named { root, identity: None })) };
-        let shape = |kind: &str| match kind {
-            "b" => Shape::Base,
-            "e" => Shape::Enum,
-            _ => Shape::Other,
+    for name in columns {
+        // It was dropped or renamed since, and with it what deletions were known by.
+        let Some(row) = rows.iter().find(|row| row.get::<_, &str>(0) == *name) else {
+            return Ok(Err(format!("column \"{name}\" is gone")));
         };
-        let is_deterministic = row.get(7);
-        let own =
-            ColumnType { oid: Oid(row.get(1)), name: row.get(2), shape: shape(row.get(3)), is_deterministic };
-        let column = match row.get::<_, Option<u32>>(4) {
-            None => own,
-            Some(oid) => {
-                let element = ColumnType {
-                    oid: Oid(oid),
-                    name: row.get(5),
-                    shape: shape(row.get(6)),
-                    is_deterministic,
-                };
-                ColumnType { shape: Shape::Array(Box::new(element)), ..own }
-            }
-        };
-        match deletions::Equality::of(&column) {
+        match Equality::of(&column(row)) {
             Ok(equality) => equalities.push(equality),
-            Err(refused) => {
-                let (schema, table) = &table.name;
-                tracing::warn!("deletions of \"{schema}\".\"{table}\" are not remembered: {refused}");
-                return Ok(Some(Named { root, identity: None }));
-            }
+            Err(refused) => return Ok(Err(refused.to_string())),
         }
     }
-    let identity = Arc::new(Identity::new(equalities, table.is_whole_row));
-    Ok(Some(Named { root, identity: Some(identity) }))
+    Ok(Ok(equalities))
+}
+
+/// A column's type as a row of [`COLUMNS`] has it.
+fn column(row: &tokio_postgres::Row) -> ColumnType<'_> {
+    let shape = |kind: &str| match kind {
+        "b" => Shape::Base,
+        "e" => Shape::Enum,
+        _ => Shape::Other,
+    };
+    let is_deterministic = row.get(7);
+    let own =
+        ColumnType { oid: Oid(row.get(1)), name: row.get(2), shape: shape(row.get(3)), is_deterministic };
+    let Some(element) = row.get::<_, Option<u32>>(4) else { return own };
+    let element =
+        ColumnType { oid: Oid(element), name: row.get(5), shape: shape(row.get(6)), is_deterministic };
+    ColumnType { shape: Shape::Array(Box::new(element)), ..own }
 }

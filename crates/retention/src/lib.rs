@@ -8,9 +8,12 @@
 //! ```
 //! | module | does |
 //! | --- | --- |
+//! | `removal` | drops the slot and the files |
 //! | `settings` | what a subscription asks for, and its files |
 //! | `fence` | a position behind everything that had committed, which the target has flushed |
 //! | `handle` | [`Retention`]: the memory that capture fills and others ask |
+//! | `missed` | what became of rows that were not found |
+//! | `asking` | the session for that, and by which key a row is known |
 //! | `beginning` | finds out where capture can go on, or begins it anew |
 //! | `capture` | streams, decodes, records and commits until something ends it |
 //! | `identities` | how rows of each table are named: roots, columns, types |
@@ -23,6 +26,7 @@
 //!
 //! What an UPDATE without its row leads to does not belong here.
 
+mod asking;
 mod beginning;
 mod capture;
 mod condition;
@@ -31,13 +35,19 @@ mod fence;
 mod handle;
 mod horizon_task;
 mod identities;
+mod missed;
 mod publisher;
+mod removal;
 mod settings;
 
+pub use asking::AskedTable;
 pub use capture::run;
 pub use condition::{Condition, Unfit};
+pub use deletions::{Answer, Bounds, Figures, RowKey, Tombstone, Value, Waiting};
 pub use error::Error;
 pub use fence::fence;
 pub use handle::Retention;
 pub use horizon_task::{Applied, AskApplied, advance_horizon};
+pub use missed::Missed;
+pub use removal::{drop_slot, remove};
 pub use settings::Settings;

@@ -49,6 +49,6 @@ impl Settings {
 
 /// The slot that belongs to a subscription. Its suffix is shorter than the longest that a
 /// subscription's name leaves room for.
-fn slot_of(subscription: &SubscriptionName) -> String {
+pub(crate) fn slot_of(subscription: &SubscriptionName) -> String {
     format!("{}_dead", subscription.slot())
 }

@@ -35,6 +35,7 @@ pub(super) fn start(
         nodes: options.conflict_nodes.clone(),
         history: options.conflict_history,
         values: options.conflict_log_values,
+        retention: options.retention.clone(),
     };
     let identity = Identity { subscription: options.subscription.to_string(), conflicts };
     let cancellers: Vec<Canceller> = wires.iter().map(Wire::canceller).collect();

@@ -64,6 +64,8 @@ pub struct Options {
     /// The source and the target, which decide between equal commit times; `None` where one of them
     /// is not known.
     pub conflict_nodes: Option<(conflict::Node, conflict::Node)>,
+    /// Which rows the target lost; `None` if nobody remembers that.
+    pub retention: Option<Arc<retention::Retention>>,
     /// Holds the stream between transactions on request.
     pub gate: Arc<SnapshotGate>,
     /// Whether conflicts are recorded on the target.

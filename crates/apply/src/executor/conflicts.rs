@@ -13,11 +13,12 @@
 //! logged when that transaction has committed, so one that is tried again counts once. A conflict
 //! that is an error is recorded after the rollback.
 
-use conflict::{ColumnValues, Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict};
+use conflict::{ColumnValues, Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict, Written};
 use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
 use state::ConflictOutcome;
 
+use super::deleted;
 use super::met::{self, ChangeValues, Row, UniqueKeys, With};
 use super::resolved::Resolved;
 use super::*;
@@ -237,9 +238,43 @@ impl Executor {
         let change = self.change_values(table, op).await?;
         let met = change.map(|change| Met { values: Some(change.with(None)), ..Met::default() });
         let conflict = Conflict { kind, relation: table.name.clone(), met: met.into_iter().collect() };
+        if let Some(key) = self.remembered(table, op).await {
+            if deleted::writes_nothing(&rules) {
+                // Asked about together with others, before the transaction commits.
+                let step = self.kept(conflict, begin, table);
+                self.conflicts.await_answer(key);
+                return Ok(step);
+            }
+            if let Some(deletion) = self.deletion(key, begin).await? {
+                return self.deleted(single, op, deletion, conflict.met);
+            }
+        }
         match (rules.of(kind), op) {
             (Resolution::Error, _) => Err(self.refused(conflict, begin, table)),
             (Resolution::ApplyRemote, Op::Update { old, new }) => {
+                let whole = whole(old.as_ref(), new).ok_or_else(|| incomplete(table, begin))?;
+                Ok(self.applied(conflict, begin, table, Step::Instead(Op::Insert(whole))))
+            }
+            _ => Ok(self.kept(conflict, begin, table)),
+        }
+    }
+
+    /// Resolves an UPDATE whose row was deleted.
+    fn deleted(
+        &mut self,
+        single: &Single<'_>,
+        op: &Op,
+        deletion: Written,
+        met: Vec<Met>,
+    ) -> Result<Step, Error> {
+        let &Single { table, begin, rules, .. } = single;
+        let local = self.conflicts.local_of(&deletion);
+        let met = deleted::by(deletion, met);
+        let kind = ConflictType::UpdateDeleted;
+        let conflict = Conflict { kind, relation: table.name.clone(), met };
+        match (rules.of(kind).decide(&self.conflicts.remote(begin), &[local]), op) {
+            (Verdict::Refuse, _) => Err(self.refused(conflict, begin, table)),
+            (Verdict::ApplyRemote, Op::Update { old, new }) => {
                 let whole = whole(old.as_ref(), new).ok_or_else(|| incomplete(table, begin))?;
                 Ok(self.applied(conflict, begin, table, Step::Instead(Op::Insert(whole))))
             }
@@ -262,7 +297,7 @@ impl Executor {
     fn resolved(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, outcome: ConflictOutcome) {
         let resolution = self.conflicts.rules_of(table).of(conflict.kind);
         let table = Arc::clone(table);
-        self.conflicts.resolved.push(Resolved { conflict, begin, table, resolution, outcome });
+        self.conflicts.resolved.push(Resolved { conflict, begin, table, resolution, outcome, missed: None });
     }
 
     /// The error of a conflict whose rule is `error`. It is recorded after the rollback.
@@ -273,12 +308,14 @@ impl Executor {
             table: Arc::clone(table),
             resolution: Resolution::Error,
             outcome: ConflictOutcome::Error,
+            missed: None,
         });
         refused(conflict, begin)
     }
 
     /// Records, in the open transaction, what it has resolved.
     pub(super) async fn record_resolved(&mut self) -> Result<(), Error> {
+        self.ask_about_missed().await?;
         if !self.conflicts.settings.history {
             return Ok(());
         }
@@ -340,7 +377,7 @@ impl Executor {
             true => self.unique_keys(table).await?.listed(None, with),
             false => met::Listed::default(),
         };
-        let Some(old) = old_values(op) else { return Ok(None) };
+        let Some(old) = met::old_values(op) else { return Ok(None) };
         let key = old.columns().zip(&table.key_mask).filter(|(_, key)| **key).map(|(value, _)| value);
         let Some(statement) = with_values(table, met::own_row(table, with, &listed), &table.key, key) else {
             return Ok(None);
@@ -415,7 +452,7 @@ impl Executor {
         if let Op::Insert(new) | Op::Update { new, .. } = op {
             change.remote_row = Some(self.as_text(table, new, all).await?);
         }
-        if let Some(old) = old_values(op) {
+        if let Some(old) = met::old_values(op) {
             let key = self.as_text(table, old, |at| table.key_mask[at]).await?;
             let identity = match op {
                 Op::Update { old: Some(full), .. } | Op::Delete(full) if !full.key_only => {
@@ -478,15 +515,6 @@ fn refused(conflict: Conflict, begin: Begin) -> Error {
 
 fn incomplete(table: &Table, begin: Begin) -> Error {
     Kind::Incomplete { table: table.name.clone(), xid: begin.xid, finished_at: begin.final_lsn }.into()
-}
-
-/// The values by which the row of an UPDATE or DELETE is found.
-fn old_values(op: &Op) -> Option<&Tuple> {
-    match op {
-        Op::Insert(_) => None,
-        Op::Update { old: None, new } => Some(new),
-        Op::Update { old: Some(old), .. } | Op::Delete(old) => Some(&old.tuple),
-    }
 }
 
 /// The whole new row of an UPDATE; `None` if the source did not send all of it.

@@ -17,6 +17,8 @@ use conflict::{ColumnValues, Commit, Met, Origin, Values, Written};
 
 use plan::Table;
 use plan::sql::{Kind, located, row_parameters};
+use proto::pgoutput::Tuple;
+use txn::Op;
 
 /// Microseconds from the Unix epoch to PostgreSQL's.
 const PG_EPOCH_MICROS: i64 = 946_684_800_000_000;
@@ -321,6 +323,15 @@ fn locked(table: &Table, With { commit, .. }: With, listed: &Listed) -> String {
 pub(super) fn own_row(table: &Table, with: With, listed: &Listed) -> String {
     let condition = located(table, 0, &|n| format!("${}", n + 1));
     format!("{} WHERE {condition} FOR UPDATE OF t", locked(table, with, listed))
+}
+
+/// The values by which the row of an UPDATE or DELETE is found.
+pub(super) fn old_values(op: &Op) -> Option<&Tuple> {
+    match op {
+        Op::Insert(_) => None,
+        Op::Update { old: None, new } => Some(new),
+        Op::Update { old: Some(old), .. } | Op::Delete(old) => Some(&old.tuple),
+    }
 }
 
 /// A row of the target that is locked.

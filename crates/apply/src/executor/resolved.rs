@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use conflict::{ColumnValues, Conflict, Met, Node, Resolution, Stamp, TableRules, Values};
+use conflict::{ColumnValues, Conflict, Met, Node, Origin, Resolution, Stamp, TableRules, Values, Written};
 use plan::Table;
+use retention::{Retention, RowKey};
 use rustc_hash::FxHashMap;
 use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
@@ -20,6 +21,8 @@ pub(crate) struct Settings {
     pub(crate) history: bool,
     /// Records and messages have keys and rows.
     pub(crate) values: bool,
+    /// Which rows the target lost, if that is remembered.
+    pub(crate) retention: Option<Arc<Retention>>,
 }
 
 /// What an executor knows of conflicts.
@@ -46,12 +49,14 @@ pub(super) struct Resolved {
     pub(super) table: Arc<Table>,
     pub(super) resolution: Resolution,
     pub(super) outcome: ConflictOutcome,
+    /// The row of an `update_missing` of which nobody has asked yet whether it was deleted.
+    pub(super) missed: Option<RowKey>,
 }
 
 impl Resolved {
     /// The statements that record it: one for each row that the change met, or one if it met none.
     pub(super) fn records(&self, subscription: &str) -> Vec<String> {
-        let Resolved { conflict, begin, table, resolution, outcome } = self;
+        let Resolved { conflict, begin, table, resolution, outcome, .. } = self;
         let nothing = [Met::default()];
         let met = if conflict.met.is_empty() { &nothing[..] } else { &conflict.met };
         let (schema, name) = &table.schema_and_name;
@@ -115,6 +120,21 @@ impl Conflicts {
     pub(super) fn remote(&self, begin: Begin) -> Stamp {
         let node = self.settings.nodes.as_ref().map(|(source, _)| source.clone());
         Stamp { time: Some(begin.commit_time), node }
+    }
+
+    /// Leaves the last conflict, of a row with that key, to be asked about.
+    pub(super) fn await_answer(&mut self, key: RowKey) {
+        if let Some(last) = self.resolved.last_mut() {
+            last.missed = Some(key);
+        }
+    }
+
+    /// When and where a row was deleted.
+    pub(super) fn local_of(&self, deletion: &Written) -> Stamp {
+        let target = self.settings.nodes.as_ref().map(|(_, target)| target);
+        let commit = deletion.commit.as_ref();
+        let is_local = commit.is_some_and(|commit| commit.origin == Origin::Local);
+        Stamp { time: commit.map(|commit| commit.time), node: target.filter(|_| is_local).cloned() }
     }
 
     pub(super) fn local(&self, row: &Row) -> Stamp {

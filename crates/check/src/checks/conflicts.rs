@@ -29,6 +29,33 @@ fn without_commit_times(rules: &Rules) -> Vec<Finding> {
     vec![finding.sql("ALTER SYSTEM SET track_commit_timestamp = on").refusing(Refuses::Every)]
 }
 
+/// Without deletion memory no row is known to have been deleted.
+pub(super) fn remembered_deletions(wanted: &Wanted, _: &Subscriber) -> Vec<Finding> {
+    let rules: Vec<String> = wanted.conflict_rules.needing_deletions().collect();
+    if rules.is_empty() || wanted.retain_dead_tuples {
+        return Vec::new();
+    }
+    let what =
+        format!("is off, so no row is known to have been deleted, and {} has no effect", rules.join(", "));
+    vec![Finding::warning(End::Target, "retain_dead_tuples", what).remedy("turn it on: --retain-dead-tuples")]
+}
+
+/// Deletions are captured from the target's WAL, which names deleted rows at `logical` only.
+pub(super) fn deletions_in_wal(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
+    let Some(server) = target.server.as_ref().filter(|_| wanted.retain_dead_tuples) else {
+        return Vec::new();
+    };
+    let level = server.setting("wal_level");
+    if level == "logical" || level.is_empty() {
+        return Vec::new();
+    }
+    let what =
+        format!("is {level}, so WAL does not name deleted rows: no update is reported as update_deleted");
+    let finding = Finding::cannot(End::Target, "wal_level", what).remedy("then restart the server");
+    // Changes are applied nevertheless.
+    vec![finding.sql("ALTER SYSTEM SET wal_level = logical").refusing(Refuses::Never)]
+}
+
 /// A rule for a table that is not published is more often a mistake than intended.
 pub(super) fn unpublished(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
     if !source.tables_read {

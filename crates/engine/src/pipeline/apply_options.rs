@@ -43,6 +43,7 @@ impl Attempt<'_> {
             skip_lsn,
             conflict_rules: settings.conflict_rules.clone(),
             conflict_nodes: nodes(ends).await?,
+            retention: self.status.retention().cloned(),
             gate: Arc::clone(self.status.gate()),
             conflict_history: settings.conflict_history_rows > 0,
             conflict_log_values: settings.conflict_log_values,

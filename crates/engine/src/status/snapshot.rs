@@ -18,6 +18,7 @@ use super::awaited::CatchingUp;
 use super::form::ValuesSnapshot;
 use super::lag::{Lag, LagFigures, Mark};
 use super::phase::Phase;
+use super::retained::RetainedSnapshot;
 use super::standstill::Blocked;
 use super::waits::WaitsFor;
 
@@ -257,6 +258,9 @@ pub struct StatusSnapshot {
     /// The figures of WAL that is decoded here; null where the source decodes.
     #[serde(default)]
     pub decoded: Option<DecodedSnapshot>,
+    /// What is remembered of the target's deletions; null where nothing is.
+    #[serde(default)]
+    pub deletions: Option<RetainedSnapshot>,
     /// What takes long at present; null while everything moves.
     #[serde(default)]
     pub waits_for: Option<WaitsFor>,
@@ -327,6 +331,7 @@ impl Status {
             prefetch: self.prefetch_snapshot(),
             values: self.values(),
             decoded: self.decoded.snapshot(),
+            deletions: self.retention().map(|retention| RetainedSnapshot::of(retention)),
             last_error,
         }
     }

@@ -75,6 +75,10 @@ async fn remove(subject: &Subject, force: bool, removed: &mut Vec<String>) -> an
             eprintln!("pgsluice: {}", complete(told, Some(name.as_str())));
         }
     }
+    let deletions = engine::deletions_dir(&subject.state_dir, name);
+    if remove_at(&deletions, |dir| std::fs::remove_dir_all(dir))? {
+        removed.push(format!("deletions {}", deletions.display()));
+    }
     for spool in [engine::spool_dir(&subject.state_dir, name), engine::decoding_dir(&subject.state_dir, name)]
     {
         if remove_at(&spool, |dir| std::fs::remove_dir_all(dir))? {

@@ -8,8 +8,8 @@
 use std::fmt::Write as _;
 
 use engine::{
-    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, SchemaSnapshot, StatusSnapshot,
-    TableSnapshot, Totals, ValuesSnapshot, WaitsFor,
+    CatchingUp, DecodedSnapshot, Lag, PrefetchSnapshot, Refresh, RetainedSnapshot, SchemaSnapshot,
+    StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitsFor,
 };
 use operate::admin::{self, SlotFigures, Stored};
 use operate::control::{self, Request};
@@ -161,10 +161,24 @@ fn running(lines: &mut Lines, snapshot: &StatusSnapshot) {
     if let Some(decoded) = &snapshot.decoded {
         lines.add("decoding", show_decoding(decoded, seconds_since));
     }
+    if let Some(deletions) = &snapshot.deletions {
+        retained(lines, deletions);
+    }
     let met: Vec<_> = snapshot.totals.conflicts.iter().filter(|(_, count)| **count > 0).collect();
     let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
     lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
     errors(lines, snapshot);
+}
+
+/// What is remembered of the target's deletions.
+fn retained(lines: &mut Lines, deletions: &RetainedSnapshot) {
+    let RetainedSnapshot { state, count, bytes, retention_exceeded, .. } = deletions;
+    let (count, bytes, exceeded) = (show_count(*count), show_bytes(*bytes), show_count(*retention_exceeded));
+    lines.add("deletions", format!("{state}, {count} remembered in {bytes}, {exceeded} misses not covered"));
+    deletions.trouble.iter().for_each(|trouble| lines.add("", trouble));
+    if let Some(waits) = &deletions.horizon_waits_for {
+        lines.add("", format!("the horizon waits for {waits}"));
+    }
 }
 
 /// Nothing where this process has copied no table.

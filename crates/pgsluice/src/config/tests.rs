@@ -175,7 +175,11 @@ fn every_setting_can_be_set_everywhere() {
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
         "wal_stream" | "streaming" | "copy_data" | "prefetch" | "prefetch_replica_identity_only" => "off",
-        "disable_on_error" | "allow_triggers" | "create_schema" | "conflict_log_values" => "on",
+        "disable_on_error"
+        | "allow_triggers"
+        | "create_schema"
+        | "conflict_log_values"
+        | "retain_dead_tuples" => "on",
         _ => "7",
     };
     for setting in Setting::all().into_iter().filter(|setting| setting.key != "config") {

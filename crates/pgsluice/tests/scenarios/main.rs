@@ -48,4 +48,5 @@ mod transactions;
 mod triggers;
 mod two_way;
 mod types;
+mod update_deleted;
 mod verify;

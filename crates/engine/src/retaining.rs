@@ -1,0 +1,96 @@
+//! Remembers the target's deletions beside a subscription, for as long as the subscription runs.
+//!
+//! Capture and the horizon outlive attempts, because deletions that happen between two attempts
+//! count, too. Neither ever ends the subscription.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Lsn;
+use retention::{Applied, AskApplied, Retention};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{Settings, Status};
+
+/// How long the memory may take to be closed in order.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// What runs beside the subscription; nothing where deletions are not remembered.
+pub(crate) struct Retaining {
+    stop: CancellationToken,
+    tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Retaining {
+    /// Begins to remember, or removes what an earlier process has left of it.
+    pub(crate) fn start(settings: &Settings, status: &Arc<Status>) -> Retaining {
+        let stop = CancellationToken::new();
+        let Some(bounds) = settings.retain_deletions else {
+            let tasks = if settings.deletions_dir().exists() { vec![removing(settings)] } else { Vec::new() };
+            return Retaining { stop, tasks };
+        };
+        let retention = Retention::new(retention::Settings {
+            subscription: settings.subscription.clone(),
+            target: settings.target.clone(),
+            dir: settings.deletions_dir(),
+            bounds,
+            status_interval: settings.wal_receiver_status_interval,
+            timeout: settings.wal_receiver_timeout,
+        });
+        status.set_retention(Arc::clone(&retention));
+        let capturing = retention::run(Arc::clone(&retention), stop.clone());
+        let horizon = retention::advance_horizon(
+            retention,
+            settings.source.clone(),
+            applied(Arc::clone(status)),
+            stop.clone(),
+        );
+        let tasks = [tokio::spawn(capturing), tokio::spawn(horizon)].map(AbortOnDropHandle::new);
+        Retaining { stop, tasks: tasks.into() }
+    }
+
+    /// Ends in order, so that the next start finds everything.
+    pub(crate) async fn finish(self) {
+        self.stop.cancel();
+        let ended = async {
+            for task in self.tasks {
+                // Only a panic breaks it, and the subscription has ended anyway.
+                let _ = task.await;
+            }
+        };
+        let _ = tokio::time::timeout(FAREWELL, ended).await;
+    }
+}
+
+/// Removes the slot and the files.
+fn removing(settings: &Settings) -> AbortOnDropHandle<()> {
+    let (target, name, dir) =
+        (settings.target.clone(), settings.subscription.clone(), settings.deletions_dir());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        match retention::remove(&target, &name, &dir).await {
+            Ok(()) => {
+                tracing::info!(subscription = %name, "removed what was remembered of the target's deletions");
+            }
+            Err(error) => tracing::warn!(
+                subscription = %name,
+                "{}: {}; it is tried again at the next start",
+                dir.display(),
+                base::with_causes(&error)
+            ),
+        }
+    }))
+}
+
+/// What the target has of the publisher's WAL. Nothing counts while no stream is open.
+fn applied(status: Arc<Status>) -> AskApplied {
+    Arc::new(move || {
+        let progress = status.progress();
+        let (joined, is_joining) = status.tables();
+        let mut of = DefaultHasher::new();
+        (Arc::as_ptr(&progress) as usize, joined).hash(&mut of);
+        let flushed = if status.streams() { progress.snapshot().flushed } else { Lsn::INVALID };
+        Applied { flushed, is_joining, generation: of.finish() }
+    })
+}

@@ -1,0 +1,67 @@
+//! What is remembered of the target's deletions, for `status`.
+
+use retention::{Condition, Retention, Waiting};
+use serde::{Deserialize, Serialize};
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetainedSnapshot {
+    /// `starting`, `looking`, `capturing`, `unfit` or `failed`.
+    pub state: String,
+    /// What keeps deletions from being captured, and what to do; null while they are.
+    pub trouble: Option<String>,
+    /// Deletions that are remembered.
+    pub count: u64,
+    /// Bytes of the files that remember them.
+    pub bytes: u64,
+    /// Everything that committed on the target up to here was captured.
+    pub captured_lsn: Option<String>,
+    /// Deletions up to here are not needed any more.
+    pub horizon_lsn: Option<String>,
+    /// What the horizon waits for, in words; null while it looks now and then.
+    pub horizon_waits_for: Option<String>,
+    /// Deletions up to here were not captured or forgotten too early; null if nothing is missing.
+    pub cut_lsn: Option<String>,
+    /// Misses about which nothing is known, so that they count as `update_missing`.
+    pub retention_exceeded: u64,
+}
+
+impl RetainedSnapshot {
+    pub(super) fn of(retention: &Retention) -> RetainedSnapshot {
+        let condition = retention.condition();
+        let figures = retention.figures();
+        let state = match &condition {
+            Condition::Starting => "starting",
+            Condition::Looking => "looking",
+            Condition::Capturing => "capturing",
+            Condition::Unfit(_) => "unfit",
+            Condition::Failed(_) => "failed",
+        };
+        let has_trouble = !matches!(condition, Condition::Starting | Condition::Capturing);
+        RetainedSnapshot {
+            state: state.to_owned(),
+            trouble: has_trouble.then(|| condition.to_string()),
+            count: figures.map_or(0, |figures| figures.count),
+            bytes: figures.map_or(0, |figures| figures.file_bytes),
+            captured_lsn: figures.map(|figures| figures.captured.to_string()),
+            horizon_lsn: figures.map(|figures| figures.horizon.to_string()),
+            horizon_waits_for: retention.waiting().and_then(|waiting| told(&waiting)),
+            cut_lsn: figures.and_then(|figures| figures.cut).map(|cut| cut.lsn.to_string()),
+            retention_exceeded: retention.retention_exceeded(),
+        }
+    }
+}
+
+/// In words; `None` for the pause between two looks.
+fn told(waiting: &Waiting) -> Option<String> {
+    Some(match waiting {
+        Waiting::UntilLooking(_) => return None,
+        Waiting::Clock(_) => "the source's clock, which is behind the target's".to_owned(),
+        Waiting::Transactions(xids) => {
+            let xids: Vec<String> = xids.iter().take(5).map(ToString::to_string).collect();
+            format!("transactions of the source that may be in commit: {}", xids.join(", "))
+        }
+        Waiting::Position => "the source's position".to_owned(),
+        Waiting::Flush(lsn) => format!("the target to flush {lsn}"),
+    })
+}

@@ -1,0 +1,189 @@
+//! The kind: an UPDATE finds no row because somebody deleted it on the target.
+//!
+//! Deletions are captured from the target's WAL, so each scenario first waits until capture runs.
+//! What a look-up may answer is tested in `deletions`, what comes out of WAL in `retention`.
+
+use testkit::{Builder, wait_for};
+
+use crate::support::{BOUND, ONE_BY_ONE, Scenario, Session, scenario_alone, scenario_with};
+
+use End::{Source, Target};
+
+/// Where a statement runs.
+enum End {
+    Source,
+    Target,
+}
+
+const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, v text)";
+const RETAIN: &[&str] = &["--retain-dead-tuples", "on"];
+const LOGICAL: &[&str] = &["--source-mode", "logical"];
+const WAL: &[&str] = &["--source-mode", "wal"];
+
+/// Runs the scenario with deletions remembered, in both source modes and one change at a time.
+fn retaining(of: &[&str], run: impl Fn(&mut Scenario) + Sync) {
+    let rules: Vec<&str> = of.iter().flat_map(|rule| ["--conflict", rule]).collect();
+    let strategies = [LOGICAL, WAL, ONE_BY_ONE].map(|strategy| [RETAIN, &rules, strategy].concat());
+    let strategies = strategies.each_ref().map(Vec::as_slice);
+    scenario_with(&strategies, run);
+}
+
+fn deletions(s: &Scenario, number: usize, what: &str) -> serde_json::Value {
+    s.status(number)["deletions"][what].clone()
+}
+
+/// Waits until each follower captures deletions, and has passed the beginning of capture.
+fn wait_for_capture(s: &Scenario) {
+    for number in 0..s.followers() {
+        let captures = || {
+            let state = deletions(s, number, "state");
+            Ok(state == "capturing" && deletions(s, number, "cut_lsn").is_null())
+        };
+        wait_for("capture, and a horizon behind its beginning", BOUND, captures).unwrap();
+    }
+}
+
+fn follow(s: &mut Scenario) {
+    s.both(TABLE);
+    s.source("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 9) i");
+    s.follow();
+    wait_for_capture(s);
+}
+
+fn rows(s: &Scenario) -> String {
+    s.target_one("SELECT string_agg(concat_ws(' ', id, v), ', ' ORDER BY id) FROM t WHERE id < 5")
+}
+
+/// Runs `source` and `target` while nobody applies, so that an update that is older than a deletion
+/// meets it. A deletion that is older than an update may be forgotten by then.
+fn apart(s: &mut Scenario, statements: &[(End, &str)]) {
+    s.stop();
+    for (end, sql) in statements {
+        match end {
+            End::Source => s.source(sql),
+            End::Target => s.target(sql),
+        }
+    }
+    s.run();
+    s.catch_up();
+}
+
+#[test]
+fn d1_each_way_to_lose_a_row_is_reported() {
+    retaining(&[], |s| {
+        s.both("CREATE TABLE e (id int PRIMARY KEY, v text)");
+        s.source("INSERT INTO e VALUES (1, 'v')");
+        follow(s);
+        let updates = "UPDATE t SET v = 'w' WHERE id IN (1, 2, 3); UPDATE t SET id = 101 WHERE id = 1; UPDATE e SET v = 'w'";
+        apart(
+            s,
+            &[
+                (Source, updates),
+                (Target, "DELETE FROM t WHERE id = 1"),
+                (Target, "UPDATE t SET id = 100 WHERE id = 2"),
+                (Target, "TRUNCATE e"),
+            ],
+        );
+        assert_eq!(rows(s), "3 w, 4 v");
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (4, 0));
+        s.wait_for_log(
+            "conflict detected on relation \"public.t\": conflict=update_deleted: The row to be updated was deleted \
+             locally in transaction ",
+        );
+        let history = "SELECT string_agg(DISTINCT concat_ws(' ', resolution, outcome, local_origin, local_time IS NOT NULL), ',') \
+                       FROM pgsluice.conflict_history WHERE type = 'update_deleted'";
+        assert_eq!(s.target_one(history), "skip kept  t");
+        // A row that came back and is updated is no conflict.
+        s.target("INSERT INTO t VALUES (1, 'back')");
+        s.source("INSERT INTO t VALUES (11, 'v'); UPDATE t SET v = 'x' WHERE id = 11");
+        s.catch_up();
+        assert_eq!(s.conflicts("update_deleted"), 4);
+    });
+}
+
+#[test]
+fn a_deleted_row_is_inserted_again_or_stops() {
+    retaining(&["update_deleted=apply_remote"], |s| {
+        follow(s);
+        let updates = "UPDATE t SET v = 'w' WHERE id IN (1, 2)";
+        apart(s, &[(Source, updates), (Target, "DELETE FROM t WHERE id IN (1, 2)")]);
+        s.same();
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (2, 0));
+    });
+    retaining(&["update_deleted=error"], |s| {
+        follow(s);
+        s.stop();
+        s.source("UPDATE t SET v = 'w' WHERE id = 1");
+        s.target("DELETE FROM t WHERE id = 1");
+        s.run();
+        s.wait_for_log("conflict=update_deleted: The row to be updated was deleted locally in transaction ");
+        s.target("INSERT INTO t VALUES (1, 'back')");
+        s.catch_up();
+        s.same();
+    });
+}
+
+#[test]
+fn the_later_of_update_and_deletion_wins() {
+    retaining(&["update_deleted=last_update_wins"], |s| {
+        follow(s);
+        apart(
+            s,
+            &[
+                (Target, "DELETE FROM t WHERE id = 1"),
+                (Source, "UPDATE t SET v = 'later' WHERE id = 1"),
+                (Source, "UPDATE t SET v = 'earlier' WHERE id = 2"),
+                (Target, "DELETE FROM t WHERE id = 2"),
+            ],
+        );
+        assert_eq!(rows(s), "1 later, 3 v, 4 v");
+        assert_eq!(s.conflicts("update_deleted"), 2);
+    });
+}
+
+#[test]
+fn d1_what_is_deleted_before_a_kill_is_known_afterwards() {
+    retaining(&[], |s| {
+        follow(s);
+        // The applier waits for the row, so the horizon stands.
+        let mut sessions: Vec<Session> =
+            (0..s.followers()).map(|number| Session::to(&s.target_url(number))).collect();
+        sessions.iter_mut().for_each(|session| session.run("BEGIN; SELECT FROM t WHERE id = 5 FOR UPDATE"));
+        s.source("UPDATE t SET v = 'w' WHERE id = 5");
+        s.source("UPDATE t SET v = 'w' WHERE id = 1");
+        s.target("DELETE FROM t WHERE id = 1");
+        for number in 0..s.followers() {
+            let is_remembered = || Ok(deletions(s, number, "count") == 1);
+            wait_for("the deletion to be captured", BOUND, is_remembered).unwrap();
+        }
+        s.kill();
+        sessions.iter_mut().for_each(|session| session.run("COMMIT"));
+        s.run();
+        s.catch_up();
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (1, 0));
+    });
+}
+
+#[test]
+fn a_target_that_cannot_be_captured_is_named_and_changes_flow() {
+    let strategies = [LOGICAL, WAL].map(|strategy| [RETAIN, strategy].concat());
+    let strategies = strategies.each_ref().map(Vec::as_slice);
+    let plain = |builder: Builder| builder;
+    let replica = |builder: Builder| builder.setting("wal_level", "replica");
+    scenario_alone(&strategies, plain, replica, |s| {
+        s.both(TABLE);
+        s.source("INSERT INTO t VALUES (1, 'v'), (2, 'v')");
+        s.follow();
+        s.target("DELETE FROM t WHERE id = 1");
+        s.source("UPDATE t SET v = 'w'");
+        s.catch_up();
+        assert_eq!(rows(s), "2 w");
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (0, 1));
+        for number in 0..s.followers() {
+            assert_eq!(deletions(s, number, "state"), "unfit");
+            let trouble = deletions(s, number, "trouble").to_string();
+            assert!(trouble.contains("set wal_level = logical on the target"), "{trouble}");
+            assert_eq!(deletions(s, number, "retention_exceeded"), 1);
+        }
+    });
+}

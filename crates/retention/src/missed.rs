@@ -1,0 +1,87 @@
+//! What became of rows that UPDATEs did not find: one fence for all of them, then the memory.
+//!
+//! Every wait is bounded. What is not known by then is not covered, and counted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Oid, PgTimestamp};
+use deletions::{Answer, RowKey};
+
+use crate::asking::{AskedTable, look_up_table};
+use crate::condition::Condition;
+use crate::error::Error;
+use crate::fence::fence;
+use crate::handle::Retention;
+
+/// How long a look-up waits for capture. A fence takes milliseconds as a rule. While capture does
+/// not run, all look-ups together wait for so long.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A row that an UPDATE did not find.
+#[derive(Debug, Clone)]
+pub struct Missed {
+    /// Its key.
+    pub key: RowKey,
+    /// When the UPDATE committed on its publisher.
+    pub time: PgTimestamp,
+}
+
+impl Retention {
+    /// How rows of a table of the target are named; `None` if the memory cannot know them: the
+    /// table, or its partitions, have no identity, or one that only the server compares. `mapping`
+    /// is another number when the table may have changed.
+    pub async fn table(&self, table: Oid, mapping: u64) -> Option<Arc<AskedTable>> {
+        let mut asking = self.asking().lock().await;
+        if let Some((_, known)) = asking.tables.get(&table).filter(|(of, _)| *of == mapping) {
+            return known.clone();
+        }
+        let found = match asking.session(self.settings()).await {
+            Ok(session) => look_up_table(session, table).await,
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(found) => {
+                let found = found.map(Arc::new);
+                asking.tables.insert(table, (mapping, found.clone()));
+                found
+            }
+            Err(error) => {
+                asking.lost(&error);
+                None
+            }
+        }
+    }
+
+    /// What is known of rows that were missed before this call. Takes one fence for all of them.
+    pub async fn ask(&self, missed: &[Missed]) -> Vec<Answer> {
+        let patience = match self.condition() {
+            Condition::Capturing => PATIENCE,
+            Condition::Unfit(_) => Duration::ZERO,
+            _ => PATIENCE.saturating_sub(self.away_for()),
+        };
+        let asked = tokio::time::timeout(patience, self.fenced(missed, patience)).await;
+        let answers = match asked {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(error)) => {
+                self.asking().lock().await.lost(&error);
+                Vec::new()
+            }
+            Err(_) => Vec::new(),
+        };
+        if answers.len() == missed.len() {
+            return answers;
+        }
+        self.exceeded(missed.len());
+        vec![Answer::NotCovered; missed.len()]
+    }
+
+    async fn fenced(&self, missed: &[Missed], patience: Duration) -> Result<Vec<Answer>, Error> {
+        let fence = {
+            let mut asking = self.asking().lock().await;
+            fence(asking.session(self.settings()).await?).await?
+        };
+        let rows: Vec<_> = missed.iter().map(|missed| (missed.key.clone(), missed.time)).collect();
+        self.look_up(&rows, fence, patience).await
+    }
+}
