@@ -27,6 +27,7 @@
 mod calling;
 mod conflicts;
 mod deleted;
+mod exceptions;
 mod idle;
 mod insisting;
 mod looking;
@@ -137,6 +138,7 @@ pub(crate) struct Executor {
     /// Shows what the session waits for.
     activity: activity::Session,
     conflicts: resolved::Conflicts,
+    expecting: exceptions::Expecting,
     /// The number, within its batch, of the change that is replayed by itself.
     replaying: usize,
 }
@@ -181,6 +183,7 @@ impl Executor {
             away_from: Vec::new(),
             healed: false,
             conflicts: resolved::Conflicts::new(identity.conflicts.clone()),
+            expecting: exceptions::Expecting::default(),
             replaying: 0,
         }
     }
@@ -232,6 +235,9 @@ impl Executor {
     /// Applies whole transactions, as a set if they may fit as one.
     pub(crate) async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
         let Chunk { originals, digest, plan, .. } = chunk;
+        if self.expecting.is_likely() && plan.as_ref().is_some_and(Plan::takes_exceptions) {
+            return self.replay(originals).await;
+        }
         if digest.transactions <= self.shared.set_size().transactions() {
             if self.apply_whole(plan, &digest).await? {
                 self.shared.set_size().fitted(digest.transactions);
@@ -249,15 +255,23 @@ impl Executor {
         tracing::debug!("a batch does not fit the target");
         add(&self.shared.counters.replays, 1);
         match originals {
-            Originals::Memory(batch) => self.apply_in_pieces(batch).await,
+            Originals::Memory(batch) => self.apply_what_fails(batch).await,
             Originals::Disk(spilled) => {
                 let mut reader = spilled.read().map_err(Kind::PutAside)?;
                 while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
-                    self.apply_in_pieces(batch).await?;
+                    self.apply_what_fails(batch).await?;
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Applies what failed as one set: with exceptions if that is possible, otherwise in pieces.
+    async fn apply_what_fails(&mut self, batch: Batch) -> Result<(), Error> {
+        if !self.healed && self.apply_excepting(&batch).await? {
+            return Ok(());
+        }
+        self.apply_in_pieces(batch).await
     }
 
     /// Applies a part of a transaction that is too large for one chunk.
@@ -266,12 +280,18 @@ impl Executor {
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::LostTask.into()) };
         let mut tally = chunk.digest.tally;
         self.activity.part(batch.changes.len());
-        match self.apply_set(chunk.plan, None, chunk.first, false).await {
-            Ok(written) => tally.written = written,
-            Err(Setback::Broken(error)) => return Err(error),
-            Err(Setback::Unexpected | Setback::Failed(_)) => {
-                self.one(&[&Which::RollbackTo]).await?;
-                tally.written = self.apply_part_again(&batch).await?;
+        if self.expecting.is_likely() && chunk.plan.as_ref().is_some_and(Plan::takes_exceptions) {
+            let begin: &[&Which] = if chunk.first { &[&Which::Begin] } else { &[] };
+            self.one(&[begin, &[&Which::Savepoint]].concat()).await?;
+            tally.written = self.apply_part_again(&batch).await?;
+        } else {
+            match self.apply_set(chunk.plan, None, chunk.first, false).await {
+                Ok(written) => tally.written = written,
+                Err(Setback::Broken(error)) => return Err(error),
+                Err(Setback::Unexpected | Setback::Failed(_)) => {
+                    self.one(&[&Which::RollbackTo]).await?;
+                    tally.written = self.apply_part_again(&batch).await?;
+                }
             }
         }
         self.open += tally;
@@ -297,6 +317,9 @@ impl Executor {
                     Err(Setback::Unexpected | Setback::Failed(_)) => self.one(&[&Which::RollbackTo]).await?,
                 }
             }
+        }
+        if let Some(written) = self.apply_part_excepting(batch).await? {
+            return Ok(written);
         }
         tracing::debug!(changes = batch.changes.len(), "applying a part one change at a time");
         self.replay_part(batch).await?;
@@ -449,6 +472,7 @@ impl Executor {
 
     /// Applies what does not fit as a whole in pieces that may (rule F4).
     async fn apply_in_pieces(&mut self, batch: Batch) -> Result<(), Error> {
+        let whole = batch.ends.len();
         let mut rest = vec![batch];
         while let Some(batch) = rest.pop() {
             let transactions = batch.ends.len();
@@ -473,7 +497,9 @@ impl Executor {
                     if !self.healed {
                         self.shared.set_size().failed(transactions);
                     }
-                    if let Originals::Memory(batch) = originals {
+                    let Originals::Memory(batch) = originals else { return Err(Kind::LostTask.into()) };
+                    let tried = transactions == whole || self.healed;
+                    if tried || !self.apply_excepting(&batch).await? {
                         rest.push(batch);
                     }
                 }
@@ -629,6 +655,7 @@ impl Executor {
             .map(|which| match which {
                 Which::Begin => &self.begin,
                 Which::Commit => &self.commit,
+                Which::Savepoint => &self.savepoint,
                 Which::Release => &self.release,
                 Which::Rollback => &self.rollback,
                 Which::RollbackTo => &self.rollback_to,
@@ -655,6 +682,7 @@ impl Executor {
 enum Which {
     Begin,
     Commit,
+    Savepoint,
     Release,
     Rollback,
     RollbackTo,

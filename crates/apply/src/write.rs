@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use base::Lsn;
 use plan::{
-    Arrays, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, Stage, Statement, Step, Table,
+    Arrays, Exceptions, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, Stage, Statement, Step,
+    Table,
     bag::{Bag, Row, Rules},
     plain_statement, row_statement,
     sql::{Kind, Present, Shape, Shapes, bags, non_key, plain},
@@ -59,12 +60,51 @@ pub(crate) struct Writing {
     up_to: Option<Lsn>,
     /// The last statement has rows whose pages are being read ahead.
     paced: bool,
+    /// See [`Writing::telling`].
+    telling: Option<Telling>,
+}
+
+/// What the answers of statements are about that tell which rows were not as the source had them.
+#[derive(Default)]
+struct Telling {
+    folds: Vec<(Arc<Table>, Fold)>,
+    /// For each statement the number of its fold, and the entry of each of its rows.
+    asked: Vec<(usize, Vec<usize>)>,
 }
 
 impl Writing {
     pub(crate) fn new(plan: Plan) -> Writing {
         let (stages, tables) = (plan.stages.into(), VecDeque::new());
-        Writing { stages, tables, fold: None, made: VecDeque::new(), hand: None, up_to: None, paced: false }
+        Writing {
+            stages,
+            tables,
+            fold: None,
+            made: VecDeque::new(),
+            hand: None,
+            up_to: None,
+            paced: false,
+            telling: None,
+        }
+    }
+
+    /// Lets each statement take the rows that are as the source had them, and tell which are not.
+    /// The plan must be one that takes exceptions.
+    pub(crate) fn telling(self) -> Writing {
+        Writing { telling: Some(Telling::default()), ..self }
+    }
+
+    /// The rows that the statements told of. `told` gives the numbers, from 1, that a statement
+    /// answered with.
+    pub(crate) fn exceptions(&self, mut told: impl FnMut(usize) -> Vec<usize>) -> Exceptions {
+        let mut exceptions = Exceptions::default();
+        let Some(Telling { folds, asked }) = &self.telling else { return exceptions };
+        for (statement, (fold, entries)) in asked.iter().enumerate() {
+            for number in told(statement) {
+                let (table, fold) = &folds[*fold];
+                exceptions.add(table, fold, entries[number - 1]);
+            }
+        }
+        exceptions
     }
 
     /// Says that everything up to this commit record is in the plan, or already written.
@@ -115,6 +155,11 @@ impl Writer {
         Writer { exact_only, ..self }
     }
 
+    /// Whether everything is applied one change at a time.
+    pub(crate) fn is_exact_only(&self) -> bool {
+        self.exact_only
+    }
+
     /// Tells `prefetch` of each set before it is sent.
     pub(crate) fn prefetching(self, prefetch: Prefetch) -> Self {
         Writer { prefetch, ..self }
@@ -143,12 +188,15 @@ impl Writer {
                 return Ok(Some(statement));
             }
             if let Some((table, folding)) = &mut writing.fold {
-                match folding.next(table, self, &hand)? {
-                    Some((statement, paced)) => {
-                        writing.paced = paced;
-                        return Ok(Some(statement));
-                    }
-                    None => writing.fold = None,
+                if let Some((statement, paced)) =
+                    folding.next(table, self, &hand, writing.telling.as_mut())?
+                {
+                    writing.paced = paced;
+                    return Ok(Some(statement));
+                }
+                let written = writing.fold.take().map(|(table, folding)| (table, folding.fold));
+                if let Some(telling) = &mut writing.telling {
+                    telling.folds.extend(written);
                 }
             }
             match writing.step() {
@@ -170,6 +218,9 @@ impl Writer {
                     }
                     writing.paced = pace.is_some_and(|pace| rows >= pace.rows_min as u64);
                     hand.set(&table, Written::Inserted, &all, &arrays);
+                    if let Some(telling) = &mut writing.telling {
+                        telling.asked.push((telling.folds.len(), Vec::new()));
+                    }
                     return Ok(Some(self.insert(&table, arrays)));
                 }
                 Some((table, Step::Bag(bag))) => {
@@ -478,6 +529,7 @@ impl Folding {
         table: &Arc<Table>,
         writer: &mut Writer,
         hand: &Hand,
+        telling: Option<&mut Telling>,
     ) -> Result<Option<(Statement, bool)>, Misfit> {
         while let Some(pass) = self.passes.front() {
             let (kind, columns) = shape_of(pass, table);
@@ -487,11 +539,13 @@ impl Folding {
             if *pass == Pass::Insert
                 && self.at == 0
                 && table.sole_unique_key
+                && telling.is_none()
                 && let Some(order) = hand.order(table)
             {
                 self.fold.sort_inserts(&order);
             }
             let mut arrays = Arrays::within(columns.len(), writer.binary, &mut writer.spare);
+            let mut entries = Vec::new();
             while self.at < self.fold.rows() && arrays.byte_len() < writer.piece && arrays.rows() < rows_max {
                 let at = self.at;
                 self.at += 1;
@@ -510,6 +564,9 @@ impl Folding {
                 if *pass != Pass::Absent {
                     self.fold.written(at);
                 }
+                if telling.is_some() {
+                    entries.push(at);
+                }
             }
             // Written entries are marked as absent. They are not mistaken for keys that must be
             // absent, because the pass over those comes first.
@@ -523,13 +580,17 @@ impl Folding {
                     hand.set(table, written, &columns, &arrays);
                 }
                 let paced = pace.is_some_and(|pace| arrays.rows() >= pace.rows_min as u64);
-                let statement = if kind == Kind::SetInsert {
-                    writer.insert(table, arrays)
-                } else {
-                    if kind == Kind::SetDelete {
-                        writer.shapes.shrinks(table, rows);
+                if kind == Kind::SetDelete {
+                    writer.shapes.shrinks(table, rows);
+                }
+                let statement = match telling {
+                    Some(telling) => {
+                        telling.asked.push((telling.folds.len(), entries));
+                        let kind = Kind::Telling(Box::new(kind));
+                        arrays.into_statement(writer.shapes.get(table, writer.binary, kind), 1)
                     }
-                    arrays.into_statement(writer.shapes.get(table, writer.binary, kind), rows)
+                    None if kind == Kind::SetInsert => writer.insert(table, arrays),
+                    None => arrays.into_statement(writer.shapes.get(table, writer.binary, kind), rows),
                 };
                 return Ok(Some((statement, paced)));
             }

@@ -125,6 +125,22 @@ impl Fold {
         (Tuple::walk(&self.arena[entry.start..entry.end]), &entry.net)
     }
 
+    /// The key of an entry, as bytes that are equal exactly for equal keys.
+    pub(crate) fn key_bytes(&self, at: usize) -> &[u8] {
+        let entry = &self.entries[at];
+        &self.arena[entry.start..entry.end]
+    }
+
+    /// The same of a change that keeps its row's key; `None` where a key value is missing.
+    pub(crate) fn key_of(table: &Table, op: &Op) -> Option<Vec<u8>> {
+        let tuple = match op {
+            Op::Insert(new) | Op::Update { old: None, new } => new,
+            Op::Update { old: Some(old), .. } | Op::Delete(old) => &old.tuple,
+        };
+        let mut fold = Fold::default();
+        fold.push_key(table, tuple).then_some(fold.arena)
+    }
+
     /// The hash of an entry's key.
     pub fn hash(&self, at: usize) -> u64 {
         self.entries[at].hash

@@ -17,6 +17,7 @@
 
 pub mod bag;
 mod batch;
+mod exceptions;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod fold;
@@ -30,6 +31,7 @@ mod statement;
 mod table;
 
 pub use batch::{Batch, CHANGE_OVERHEAD, Change, Digest, End, Tally};
+pub use exceptions::Exceptions;
 pub use fold::{Fold, Net};
 pub use footprint::Gathering;
 pub use holder::{Element, Holder};

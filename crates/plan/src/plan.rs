@@ -106,6 +106,17 @@ impl Plan {
         })
     }
 
+    /// Whether single rows can be taken out of it: no row depends on another one, and no key has
+    /// two forms.
+    pub fn takes_exceptions(&self) -> bool {
+        let folds = |(table, steps): &(Arc<Table>, Vec<Step>)| match steps.as_slice() {
+            [Step::Fold(_)] => table.exact_key,
+            [Step::Append(_)] => true,
+            _ => false,
+        };
+        matches!(self.stages.as_slice(), [Stage::Tables(stage)] if stage.tables.iter().all(folds))
+    }
+
     /// Rows to write.
     pub fn rows(&self) -> usize {
         self.rows

@@ -15,6 +15,7 @@
 
 pub mod bags;
 mod lists;
+mod telling;
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -120,6 +121,8 @@ pub enum Kind {
     AnyonesDelete,
     /// Finds the row that an UPDATE or DELETE is for.
     RowProbe,
+    /// The set, for rows some of which may not be as the source had them: see [`telling`].
+    Telling(Box<Kind>),
 }
 
 impl Kind {
@@ -210,7 +213,10 @@ impl Shapes {
     /// The shape of `kind` on `table`. `binary` chooses the form of a set's parameters and means
     /// nothing for rows.
     pub fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
-        let is_set = matches!(kind, Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace);
+        let is_set = matches!(
+            kind,
+            Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace | Kind::Telling(_)
+        );
         let search = match is_set {
             true => Search::of_set(table, self.large.contains_key(&table.id)),
             false => Search::of_row(table),
@@ -243,14 +249,21 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
         Kind::SetProbe => (set_probe(table, binary, search), key()),
         Kind::SetInsert => (set_insert(table, binary), all),
         Kind::Copy => (copy(table, binary), Vec::new()),
-        Kind::SetDelete => (set_delete(table, binary, search), key()),
+        Kind::SetDelete => {
+            (set_delete(table, &arrays(&columns_at(table, &table.key), binary), search), key())
+        }
+        Kind::Telling(set) => telling::make(table, binary, set, search),
         Kind::SetUpdate(present) => {
-            let written = non_key(table, present);
-            (set_update(table, binary, search, (&written, &[])), [key(), written].concat())
+            let columns = [key(), non_key(table, present)].concat();
+            (
+                set_update(table, &arrays(&columns_at(table, &columns), binary), search, (&columns, &[])),
+                columns,
+            )
         }
         Kind::SetReplace => {
-            let written = non_key(table, &vec![true; table.columns.len()]);
-            (set_update(table, binary, search, (&written, &table.extras)), [key(), written].concat())
+            let columns = [key(), non_key(table, &vec![true; table.columns.len()])].concat();
+            let rows = arrays(&columns_at(table, &columns), binary);
+            (set_update(table, &rows, search, (&columns, &table.extras)), columns)
         }
         _ => {
             let positions = row_parameters(table, kind);
@@ -281,18 +294,20 @@ pub fn non_key(table: &Table, present: &[bool]) -> Vec<usize> {
 
 fn set_probe(table: &Table, binary: bool, search: Search) -> String {
     let keys = from_arrays(&columns_at(table, &table.key), binary);
-    let (only, sql) = (table.only(), &table.sql);
-    let found = match (search, &table.key_index) {
-        (Search::Ordered, Some(index)) => {
-            format!("({}) IS NOT NULL", search::place(table, index, &of_set("s")))
-        }
+    let found = is_found(table, search, &of_set("s"));
+    format!("SELECT 1 FROM {keys} WHERE {found} LIMIT 1")
+}
+
+/// The condition that a row of the table has this key.
+fn is_found(table: &Table, search: Search, value: search::Value<'_>) -> String {
+    match (search, &table.key_index) {
+        (Search::Ordered, Some(index)) => format!("({}) IS NOT NULL", search::place(table, index, value)),
         // OFFSET keeps it a query for each row: as a join the planner might read the whole table.
         _ => {
-            let matches = search::is_key(table, "t", &of_set("s"));
+            let (only, sql, matches) = (table.only(), &table.sql, search::is_key(table, "t", value));
             format!("EXISTS (SELECT FROM {only}{sql} AS t WHERE {matches} OFFSET 0)")
         }
-    };
-    format!("SELECT 1 FROM {keys} WHERE {found} LIMIT 1")
+    }
 }
 
 /// The key's values in rows of a set, whose first columns are the key.
@@ -333,20 +348,20 @@ fn copy(table: &Table, binary: bool) -> String {
     format!("COPY {} ({names}) FROM STDIN (FORMAT {format})", table.sql)
 }
 
-fn set_delete(table: &Table, binary: bool, search: Search) -> String {
-    let (keys, met) = met(table, search, &arrays(&columns_at(table, &table.key), binary), "s");
+fn set_delete(table: &Table, rows: &str, search: Search) -> String {
+    let (keys, met) = met(table, search, rows, "s");
     let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
     format!("DELETE FROM {only}{sql} AS t USING {keys} WHERE {met}{ours}")
 }
 
-/// Writes some columns, and sets others to their defaults.
+/// Writes the columns behind the key of `rows`, and sets others to their defaults.
 fn set_update(
     table: &Table,
-    binary: bool,
+    rows: &str,
     search: Search,
-    (written, defaults): (&[usize], &[String]),
+    (columns, defaults): (&[usize], &[String]),
 ) -> String {
-    let arrays = arrays(&columns_at(table, &[&table.key, written].concat()), binary);
+    let written = &columns[table.key.len()..];
     let mut assignments = list(written.iter().enumerate(), ", ", |(n, &position)| {
         format!("{} = s.c{}", table.columns[position].sql, n + table.key.len())
     });
@@ -359,7 +374,7 @@ fn set_update(
         let key = &table.columns[table.key[0]].sql;
         assignments = format!("{key} = t.{key}");
     }
-    let (rows, met) = met(table, search, &arrays, "s");
+    let (rows, met) = met(table, search, rows, "s");
     let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
     format!("UPDATE {only}{sql} AS t SET {assignments} FROM {rows} WHERE {met}{ours}")
 }

@@ -106,6 +106,12 @@ impl<'w> Sending<'w> {
     /// necessary statements were sent. Returns the number of rows written. The first `prologue`
     /// statements are no sets.
     pub(super) async fn written(self, prologue: usize, fits: bool) -> Result<u64, Setback> {
+        let result = self.answers(prologue, fits).await?;
+        Ok(result.rows.iter().sum())
+    }
+
+    /// The same; returns the answers.
+    pub(super) async fn answers(self, prologue: usize, fits: bool) -> Result<PipelineResult, Setback> {
         let (result, expected) = self.finish().await.map_err(|error| Setback::Broken(error.into()))?;
         if let Some(error) = &result.error {
             if result.rows.len() < prologue {
@@ -117,7 +123,7 @@ impl<'w> Sending<'w> {
         if !fits || result.rows != expected {
             return Err(Setback::Unexpected);
         }
-        Ok(expected.iter().sum())
+        Ok(result)
     }
 
     /// Finishes, and shows `watch` the results known so far whenever answers come.

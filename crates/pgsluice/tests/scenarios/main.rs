@@ -19,6 +19,7 @@ mod decoded;
 mod early;
 mod errors;
 mod estimates;
+mod exceptions;
 mod failover;
 mod failures;
 mod faults;

@@ -1,0 +1,202 @@
+//! A set with exceptions: the rows that are not as the source had them cost only themselves (rule
+//! D5).
+//!
+//! ```text
+//!   chunk --> set that tells --> rows that were not as the source had them
+//!                 |                            |
+//!                 | all others are written     v
+//!                 |                     their changes, exact replay ---> conflicts, rules
+//!                 +------------------------+---+
+//!                                          v
+//!                                   one target transaction
+//! ```
+//! Why the result is that of replaying everything: all changes of a row come together, in the
+//! source's order, and what happens to other rows does not matter to them. No trigger fires and no
+//! foreign key is checked. Other unique keys do matter. Where a table has such keys, an exception
+//! may be kept or passed over, but not written: then the chunk is rolled back, and cut into pieces
+//! as before. The same is done where a conflict is an error, so that everything before it is kept.
+//!
+//! The first chunk that meets a conflict is executed twice. The chunks behind it begin in this
+//! form, until several in a row met none.
+
+use plan::Exceptions;
+use state::Outcome;
+
+use super::*;
+
+/// So many chunks behind the last one with a conflict begin with a set that tells.
+const EXPECTED: u32 = 16;
+
+/// Fewer changes than these are replayed one at a time at once.
+const CHANGES_MIN: usize = 16;
+
+/// Whether the next chunk is expected to meet conflicts.
+#[derive(Debug, Default)]
+pub(super) struct Expecting(u32);
+
+impl Expecting {
+    /// Notes whether a chunk met conflicts.
+    fn met(&mut self, any: bool) {
+        self.0 = if any { EXPECTED } else { self.0.saturating_sub(1) };
+    }
+
+    pub(super) fn is_likely(&self) -> bool {
+        self.0 > 0
+    }
+}
+
+impl Executor {
+    /// Applies whole transactions as one target transaction, with exceptions. Returns false, with
+    /// everything rolled back, if that is not possible.
+    pub(super) async fn apply_excepting(&mut self, batch: &Batch) -> Result<bool, Error> {
+        let Some(end) = batch.ends.last() else { return Ok(true) };
+        let Some(plan) = self.plan_excepting(batch) else { return Ok(false) };
+        let digest = Digest::of(batch);
+        let Some(written) = self.try_excepting(plan, batch, true).await? else {
+            self.roll_back().await?;
+            return Ok(false);
+        };
+        self.open += digest.tally;
+        self.open.written += written;
+        match self.commit(end, digest.skipped > 0).await {
+            Ok(()) => {
+                self.committed(&digest);
+                self.shared.set_size().fitted(digest.transactions);
+                self.look_at_plans().await?;
+                Ok(true)
+            }
+            Err(_) if self.wire_is_alive() => self.roll_back().await.map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Applies a part of a transaction behind its savepoint, with exceptions. Returns `None`, with
+    /// the part rolled back, if that is not possible.
+    pub(super) async fn apply_part_excepting(&mut self, batch: &Batch) -> Result<Option<u64>, Error> {
+        let Some(plan) = self.plan_excepting(batch) else { return Ok(None) };
+        let mark = self.conflicts.mark();
+        let written = self.try_excepting(plan, batch, false).await?;
+        let after = if written.is_some() { &Which::Release } else { &Which::RollbackTo };
+        if written.is_none() {
+            self.conflicts.back_to(mark);
+        }
+        self.one(&[after]).await?;
+        self.heal().await?;
+        Ok(written)
+    }
+
+    fn plan_excepting(&self, batch: &Batch) -> Option<Plan> {
+        if self.writer.is_exact_only() || batch.changes.len() < CHANGES_MIN {
+            return None;
+        }
+        let mut plan = Plan::new(self.writer.binary());
+        let fits = plan.add_all(&batch.changes).is_ok() && plan.takes_exceptions();
+        fits.then_some(plan)
+    }
+
+    /// Returns the number of rows written; `None` if everything is to be rolled back.
+    async fn try_excepting(&mut self, plan: Plan, batch: &Batch, first: bool) -> Result<Option<u64>, Error> {
+        let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
+        let rows = plan.rows() as u64;
+        let exceptions = match self.write_excepting(plan, first).await {
+            Ok(exceptions) => exceptions,
+            Err(Setback::Failed(code)) => {
+                self.failed_set(&code, tables);
+                return Ok(None);
+            }
+            Err(Setback::Unexpected) => return Ok(None),
+            Err(Setback::Broken(error)) => return Err(error),
+        };
+        tracing::debug!(rows, exceptions = exceptions.len(), "a set with exceptions");
+        if exceptions.is_empty() {
+            self.expecting.met(false);
+            return Ok(Some(rows));
+        }
+        match self.replay_exceptions(batch, &exceptions).await {
+            Ok(true) => {
+                self.record_resolved().await?;
+                self.expecting.met(true);
+                Ok(Some(rows))
+            }
+            // The error comes again where it is reported.
+            Err(_) if self.wire_is_alive() => {
+                self.conflicts.refused = None;
+                Ok(None)
+            }
+            Ok(false) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends the plan's sets in the form that tells, and returns the rows that were not as the
+    /// source had them.
+    async fn write_excepting(&mut self, plan: Plan, first: bool) -> Result<Exceptions, Setback> {
+        let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
+        let broken = |error: client::Error| Setback::Broken(error.into());
+        let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
+        self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
+        let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
+        if first {
+            sending.push(&self.begin);
+        }
+        let prologue = sending.expected.len();
+        let mut writing = Writing::new(plan).telling();
+        let fits = sending.send(&mut self.writer, &mut writing).await.map_err(broken)?;
+        let result = sending.answers(prologue, fits).await?;
+        Ok(writing.exceptions(|statement| numbers(&result.last_row(prologue + statement))))
+    }
+
+    /// Replays the changes of the exceptions. Returns false if one was written whose table has
+    /// other unique keys.
+    async fn replay_exceptions(&mut self, batch: &Batch, exceptions: &Exceptions) -> Result<bool, Error> {
+        let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
+        let mut start = 0;
+        let ends = batch.ends.iter().map(|end| (end.changes_end, end.begin));
+        for (end, begin) in ends.chain(batch.open.map(|begin| (batch.changes.len(), begin))) {
+            for change in &batch.changes[start..end] {
+                let Change::Row { table, op } = change else { continue };
+                if !exceptions.has(table, op) {
+                    continue;
+                }
+                let mark = self.conflicts.mark();
+                self.replay_row(table, op, begin, matches!(op, Op::Insert(_))).await?;
+                let met = &self.conflicts.resolved[mark..];
+                let kept = !met.is_empty() && met.iter().all(|met| met.outcome == Outcome::Kept);
+                if !table.sole_unique_key && !kept {
+                    return Ok(false);
+                }
+            }
+            start = end;
+        }
+        Ok(true)
+    }
+}
+
+/// The numbers of an array, as the server writes it; none for NULL.
+fn numbers(row: &[Option<String>]) -> Vec<usize> {
+    let Some(Some(array)) = row.first() else { return Vec::new() };
+    array.trim_matches(['{', '}']).split(',').filter_map(|number| number.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_of_numbers() {
+        assert_eq!(numbers(&[Some("{3,10}".to_owned())]), [3, 10]);
+        assert_eq!(numbers(&[None]), [0; 0]);
+        assert_eq!(numbers(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn conflicts_are_expected_for_a_while() {
+        let mut expecting = Expecting::default();
+        assert!(!expecting.is_likely());
+        expecting.met(true);
+        (0..EXPECTED - 1).for_each(|_| expecting.met(false));
+        assert!(expecting.is_likely());
+        expecting.met(false);
+        assert!(!expecting.is_likely());
+    }
+}
