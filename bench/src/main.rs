@@ -25,7 +25,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use cases::{ablation, catchup, copy, decode, lag, publisher_cost, verify};
+use cases::{ablation, catchup, conflicts, copy, decode, lag, publisher_cost, verify};
 use options::{Arm, Bench, Options, Source};
 use report::{Case, Report};
 
@@ -68,6 +68,7 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Decode | Bench::EarlyFilter => ("decode", &decode::STOCK, decode::run),
         Bench::Verify => ("verify", &verify::STOCK, verify::run),
         Bench::Ablation => ("ablation", &ablation::STOCK, ablation::run),
+        Bench::Conflicts => ("conflicts", &conflicts::STOCK, conflicts::run),
         Bench::Lag => ("lag", &lag::STOCK, lag::run),
         Bench::PublisherCost => ("publisher-cost", &publisher_cost::STOCK, publisher_cost::run),
     };

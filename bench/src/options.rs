@@ -26,6 +26,8 @@ pub(crate) enum Bench {
     Verify,
     /// Each mechanism of applying by itself: reading ahead, several workers, batches.
     Ablation,
+    /// What rows cost that are not as the source had them.
+    Conflicts,
     /// How long after its commit a small transaction is visible on the subscriber, under a steady
     /// load.
     Lag,

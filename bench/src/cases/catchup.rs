@@ -209,7 +209,23 @@ impl Ready {
     /// One run; pgsluice gets the extra arguments `words`.
     pub(crate) fn catch_up(&mut self, backlog: &Backlog, arm: Arm, words: &[String]) -> Result<Run> {
         self.rig.words = words.to_vec();
-        catch_up(&mut self.rig, backlog, arm, &self.window)
+        catch_up(&mut self.rig, backlog, arm, &self.window, None)
+    }
+
+    /// One run of pgsluice that begins after the subscriber has executed `sql`. Afterwards both
+    /// ends are compared by the rows whose keys are no multiple of ten.
+    pub(crate) fn catch_up_after(
+        &mut self,
+        backlog: &Backlog,
+        words: &[String],
+        sql: Option<&str>,
+    ) -> Result<Run> {
+        self.rig.words = words.to_vec();
+        let compared =
+            "DROP VIEW IF EXISTS compared; CREATE VIEW compared AS SELECT * FROM t WHERE pk % 10 <> 0";
+        self.rig.pair.source.sql(DB, compared)?;
+        let sql = format!("{compared}; {}", sql.unwrap_or("SELECT"));
+        catch_up(&mut self.rig, backlog, Arm::Ours, &self.window, Some(&sql))
     }
 }
 
@@ -303,9 +319,18 @@ fn warm_up(rig: &Rig, backlog: &Backlog) -> Result<()> {
     rig.settle()
 }
 
-fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Result<Run> {
+fn catch_up(
+    rig: &mut Rig,
+    backlog: &Backlog,
+    arm: Arm,
+    window: &Window,
+    before: Option<&str>,
+) -> Result<Run> {
     rig.restore(arm.name())?;
     rig.unpark(arm)?;
+    if let Some(sql) = before {
+        rig.pair.target.sql(DB, sql)?;
+    }
     if backlog.slow.is_none() {
         warm_up(rig, backlog)?;
     } else {
@@ -315,9 +340,10 @@ fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Resu
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
         Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
     };
-    let before = Aftermath::look(rig, backlog)?;
+    let was = Aftermath::look(rig, backlog)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
-    let mut tables = backlog.tables.clone();
+    let compared = || vec!["compared".to_owned()];
+    let mut tables = before.map_or_else(|| backlog.tables.clone(), |_| compared());
     // pgsluice has seen one mark before the backlog; native gets that mark with it.
     tables.push("mark".to_owned());
     run.equal = rig.is_equal(&tables);
@@ -325,7 +351,7 @@ fn catch_up(rig: &mut Rig, backlog: &Backlog, arm: Arm, window: &Window) -> Resu
     if arm == Arm::Native {
         rig.disable()?;
     }
-    run.aftermath = Some(Aftermath::look(rig, backlog)?.since(before));
+    run.aftermath = Some(Aftermath::look(rig, backlog)?.since(was));
     rig.pair.target.stop(StopMode::Fast)?;
     rig.drop_slots()?;
     Ok(run)

@@ -6,6 +6,7 @@
 
 pub(crate) mod ablation;
 pub(crate) mod catchup;
+pub(crate) mod conflicts;
 pub(crate) mod copy;
 pub(crate) mod decode;
 pub(crate) mod lag;
