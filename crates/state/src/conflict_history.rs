@@ -1,6 +1,6 @@
 //! The history of conflicts on the target: made, pruned and read.
 //!
-//! The applier writes it ([`crate::statements::record_conflict`]). The process that holds the
+//! The applier writes it ([`crate::statements::record_conflicts`]). The process that holds the
 //! subscription's lock removes old records. Commands read it at any time; where the table is
 //! missing, there was no conflict.
 

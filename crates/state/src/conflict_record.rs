@@ -1,7 +1,7 @@
 //! What the target keeps of one conflict, as the applier hands it over.
 //!
 //! The applier writes a record in the transaction that resolves the conflict, so that both are
-//! there or neither ([`crate::statements::record_conflict`]). What was rolled back is recorded
+//! there or neither ([`crate::statements::record_conflicts`]). What was rolled back is recorded
 //! afterwards, in a transaction of its own.
 
 use base::{Lsn, PgTimestamp, Xid, quote_literal};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{SubscriptionName, quote_literal};
 
-use crate::conflict_record::{ConflictOutcome, ConflictRecord};
+use crate::conflict_record::ConflictRecord;
 use crate::since::{Since, TableKey};
 
 /// Clears the transaction that was to be skipped.
@@ -73,32 +73,53 @@ pub fn read_copied_table(subscription: &SubscriptionName, table: (&str, &str)) -
     )
 }
 
-/// Records a conflict.
-///
-/// A transaction that was rolled back comes again and meets the same conflict. So its record is
-/// written only if the history has none of the same commit, type, table and index.
+/// A conflict that was resolved, as a row for [`record_conflicts`].
 #[must_use]
-pub fn record_conflict(subscription: &str, record: &ConflictRecord<'_>) -> String {
-    let mut columns = vec![("subscription", quote_literal(subscription))];
-    columns.extend(record.columns());
-    let (names, values): (Vec<&str>, Vec<String>) = columns.iter().cloned().unzip();
-    let insert = format!("INSERT INTO pgsluice.conflict_history ({})", names.join(", "));
-    if record.outcome != ConflictOutcome::Error {
-        return format!("{insert} VALUES ({})", values.join(", "));
-    }
+pub fn conflict_row(subscription: &str, record: &ConflictRecord<'_>) -> String {
+    let values: Vec<String> = recorded(subscription, record).into_iter().map(|(_, value)| value).collect();
+    format!("({})", values.join(", "))
+}
+
+/// Records conflicts. All in one statement, because a statement costs more than a row.
+#[must_use]
+pub fn record_conflicts(rows: &[String]) -> String {
+    format!("INSERT INTO pgsluice.conflict_history ({RECORDED}) VALUES {}", rows.join(", "))
+}
+
+/// Records a conflict because of which a transaction was rolled back.
+///
+/// That transaction comes again and meets the same conflict. So the record is written only if the
+/// history has none of the same commit, type, table and index.
+#[must_use]
+pub fn record_refused_conflict(subscription: &str, record: &ConflictRecord<'_>) -> String {
+    let columns = recorded(subscription, record);
     let same = ["subscription", "outcome", "finished_at", "type", "schema_name", "table_name", "index_name"];
-    let same = columns.iter().filter(|(name, _)| same.contains(name));
-    let same: Vec<String> = same
+    let same: Vec<String> = columns
+        .iter()
+        .filter(|(name, _)| same.contains(name))
         .map(|(name, value)| match *name {
             "index_name" => format!("h.{name} IS NOT DISTINCT FROM {value}"),
             _ => format!("h.{name} = {value}"),
         })
         .collect();
+    let values: Vec<String> = columns.into_iter().map(|(_, value)| value).collect();
     format!(
-        "{insert} SELECT {} WHERE NOT EXISTS (SELECT FROM pgsluice.conflict_history h WHERE {})",
+        "INSERT INTO pgsluice.conflict_history ({RECORDED}) SELECT {} \
+         WHERE NOT EXISTS (SELECT FROM pgsluice.conflict_history h WHERE {})",
         values.join(", "),
         same.join(" AND ")
     )
+}
+
+/// The columns of [`recorded`], in its order.
+const RECORDED: &str = "subscription, type, schema_name, table_name, index_name, resolution, outcome, \
+    remote_xid, finished_at, remote_time, remote_origin, local_xid, local_origin, local_time, key, local_row, \
+    remote_row, replica_identity, detail";
+
+fn recorded(subscription: &str, record: &ConflictRecord<'_>) -> Vec<(&'static str, String)> {
+    let mut columns = vec![("subscription", quote_literal(subscription))];
+    columns.extend(record.columns());
+    columns
 }
 
 /// The most records that one [`prune_conflicts`] removes, so that nothing waits long behind it.
@@ -143,7 +164,7 @@ mod tests {
     use conflict::{Commit, ConflictType, Origin, Resolution, Written};
 
     use super::*;
-    use crate::conflict_record::RecordedValues;
+    use crate::conflict_record::{ConflictOutcome, RecordedValues};
 
     fn record(outcome: ConflictOutcome, local: Option<&Written>) -> ConflictRecord<'_> {
         ConflictRecord {
@@ -166,7 +187,7 @@ mod tests {
     fn a_record_is_one_insert_of_quoted_literals() {
         let commit = Commit { origin: Origin::Local, time: PgTimestamp(6), time_text: String::new() };
         let written = Written { xid: Xid(8), commit: Some(commit) };
-        let sql = record_conflict("s", &record(ConflictOutcome::Kept, Some(&written)));
+        let sql = record_conflicts(&[conflict_row("s", &record(ConflictOutcome::Kept, Some(&written)))]);
         assert_eq!(
             sql,
             "INSERT INTO pgsluice.conflict_history (subscription, type, schema_name, table_name, index_name, \
@@ -180,9 +201,17 @@ mod tests {
     }
 
     #[test]
+    fn the_columns_are_those_of_a_record() {
+        let columns = recorded("s", &record(Outcome::Kept, None));
+        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.join(", "), RECORDED);
+    }
+
+    #[test]
     fn only_what_was_rolled_back_looks_for_an_earlier_record() {
-        assert!(!record_conflict("s", &record(ConflictOutcome::Applied, None)).contains("NOT EXISTS"));
-        let sql = record_conflict("s", &record(ConflictOutcome::Error, None));
+        let row = conflict_row("s", &record(ConflictOutcome::Applied, None));
+        assert!(!record_conflicts(&[row.clone(), row]).contains("NOT EXISTS"));
+        let sql = record_refused_conflict("s", &record(ConflictOutcome::Error, None));
         let (_, condition) = sql.split_once("WHERE NOT EXISTS").unwrap();
         assert_eq!(
             condition,

@@ -40,10 +40,18 @@ async fn count(state: &State, name: &SubscriptionName) -> usize {
     conflict_history::list(&**state.session(), name, &Filter::default(), 100).await.unwrap().len()
 }
 
+/// The statement that writes it.
+fn written_by(name: &SubscriptionName, record: &ConflictRecord<'_>) -> String {
+    match record.outcome {
+        Outcome::Error => statements::record_refused_conflict(name.as_str(), record),
+        _ => statements::record_conflicts(&[statements::conflict_row(name.as_str(), record)]),
+    }
+}
+
 /// What was written comes back, an error only once, and each filter finds its own.
 async fn write_and_read(state: &State, name: &SubscriptionName) {
     let session = state.session();
-    let write = |record: ConflictRecord<'_>| statements::record_conflict(name.as_str(), &record);
+    let write = |record: ConflictRecord<'_>| written_by(name, &record);
     let plain = write(record(1, RecordedValues::default()));
     let commit = Commit { origin: Origin::Named("o".into()), time: PgTimestamp(0), time_text: String::new() };
     let written = Written { xid: Xid(u32::MAX), commit: Some(commit) };
@@ -105,10 +113,7 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
 /// Age and number each remove the oldest, and another subscription's records stay.
 async fn prune(state: &State, name: &SubscriptionName, other: &SubscriptionName) {
     let session = state.session();
-    session
-        .batch_execute(&statements::record_conflict(other.as_str(), &record(9, RecordedValues::default())))
-        .await
-        .unwrap();
+    session.batch_execute(&written_by(other, &record(9, RecordedValues::default()))).await.unwrap();
     assert_eq!(state.prune_conflict_history(DAY, 3).await.unwrap(), 0);
     assert_eq!(state.prune_conflict_history(DAY, 2).await.unwrap(), 1);
     let age = "UPDATE pgsluice.conflict_history SET at = at - interval '2 days' WHERE remote_xid = 2";
@@ -127,7 +132,7 @@ async fn older_and_removed(mut target: client::Session, state: &State, name: &Su
     assert!(conflict_history::find(&**state.session(), name, 1).await.unwrap().is_none());
     state.make_conflict_history().await.unwrap();
     state.make_conflict_history().await.unwrap();
-    let sql = statements::record_conflict(name.as_str(), &record(1, RecordedValues::default()));
+    let sql = written_by(name, &record(1, RecordedValues::default()));
     target.batch_execute(&sql).await.unwrap();
     let transaction = target.transaction().await.unwrap();
     let removed = removal::remove(transaction, name, true, false).await.unwrap();

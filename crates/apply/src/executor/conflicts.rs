@@ -52,6 +52,14 @@ enum Step {
     Instead(Op),
 }
 
+/// What a look for the row of a change found.
+enum OwnRow {
+    Missing,
+    /// It was there, and was gone when it was to be locked.
+    Unclear,
+    Locked(Row),
+}
+
 impl Executor {
     /// Applies one change by itself, and resolves the conflicts that it meets. Behind a savepoint
     /// (`guarded`) every conflict is found and named in full.
@@ -62,11 +70,42 @@ impl Executor {
         begin: Begin,
         guarded: bool,
     ) -> Result<(), Error> {
+        self.replay_single(table, op, begin, guarded, false).await
+    }
+
+    /// The same for a change whose row is known not to be as the source had it. Behind a savepoint,
+    /// if the change can violate a unique key.
+    pub(super) async fn replay_exception(
+        &mut self,
+        table: &Arc<Table>,
+        op: &Op,
+        begin: Begin,
+    ) -> Result<(), Error> {
+        let inserts = matches!(op, Op::Insert(_));
+        self.replay_single(table, op, begin, inserts, !inserts).await
+    }
+
+    /// `unlike` looks at the row before it tries to write it.
+    async fn replay_single(
+        &mut self,
+        table: &Arc<Table>,
+        op: &Op,
+        begin: Begin,
+        guarded: bool,
+        unlike: bool,
+    ) -> Result<(), Error> {
         let rules = self.conflicts.rules_of(table);
         let guarded = guarded || rules.resolves_unique();
         let mut single = Single { table, begin, rules, guarded, anyones: false, passed_over: false };
         self.activity.row(operation(op), table);
         let mut instead = None;
+        if unlike {
+            match self.not_written(&mut single, op).await? {
+                Step::Done => return Ok(()),
+                Step::Again => {}
+                Step::Instead(other) => instead = Some(other),
+            }
+        }
         for _ in 0..TRIES {
             match self.try_row(&mut single, instead.as_ref().unwrap_or(op)).await? {
                 Step::Done => return Ok(()),
@@ -196,13 +235,11 @@ impl Executor {
     /// Finds out why an UPDATE or DELETE wrote no row, and resolves it.
     async fn not_written(&mut self, single: &mut Single<'_>, op: &Op) -> Result<Step, Error> {
         let &mut Single { table, begin, rules, .. } = single;
-        // While we wait for a row, another session may delete it and insert it again. Neither half
-        // of a look that waits then sees it. A plain look does not wait: a row that it does not
-        // find is not there (rule F6).
-        if !self.is_there(table, op, begin).await? {
-            return self.missing(single, op).await;
-        }
-        let Some(row) = self.own_row(table, op, begin).await? else { return Ok(Step::Again) };
+        let row = match self.own_row(table, op, begin).await? {
+            OwnRow::Missing => return self.missing(single, op).await,
+            OwnRow::Unclear => return Ok(Step::Again),
+            OwnRow::Locked(row) => row,
+        };
         if single.anyones || !table.is_foreign(row.origin) {
             // A BEFORE trigger returned NULL: the row stays as it is, which is no conflict.
             if table.path == Path::RowsAlone && single.passed_over {
@@ -320,10 +357,9 @@ impl Executor {
             return Ok(());
         }
         let resolved = self.conflicts.resolved.iter().skip(self.conflicts.recorded);
-        let records: Vec<String> =
-            resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
-        for records in records.chunks(RECORDS_MAX) {
-            self.wire.query(&records.join("; ")).await?;
+        let rows: Vec<String> = resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
+        for rows in rows.chunks(RECORDS_MAX) {
+            self.wire.query(&statements::record_conflicts(rows)).await?;
         }
         self.conflicts.recorded = self.conflicts.resolved.len();
         Ok(())
@@ -360,32 +396,28 @@ impl Executor {
         }
     }
 
-    /// Whether the row that `op` is for exists.
-    async fn is_there(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<bool, Error> {
-        let Ok(statement) = self.writer.probe(table, op) else { return Ok(false) };
-        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
-        match result.error {
-            Some(error) => Err(self.failed(table, op, begin, error)),
-            None => Ok(result.rows.first().is_some_and(|&rows| rows > 0)),
-        }
-    }
-
-    /// The row that an UPDATE or DELETE is for, locked.
-    async fn own_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<Option<Row>, Error> {
+    /// Looks for the row that an UPDATE or DELETE is for, and locks it.
+    ///
+    /// While we wait for a row, another session may delete it and insert it again. Neither half of
+    /// a look that waits then sees it. A plain look does not wait: a row that it does not find is
+    /// not there (rule F6).
+    async fn own_row(&mut self, table: &Arc<Table>, op: &Op, begin: Begin) -> Result<OwnRow, Error> {
         let with = self.with().await?;
         let listed = match with.values {
             true => self.unique_keys(table).await?.listed(None, with),
             false => met::Listed::default(),
         };
-        let Some(old) = met::old_values(op) else { return Ok(None) };
+        let Ok(probe) = self.writer.probe(table, op) else { return Ok(OwnRow::Missing) };
+        let Some(old) = met::old_values(op) else { return Ok(OwnRow::Missing) };
         let key = old.columns().zip(&table.key_mask).filter(|(_, key)| **key).map(|(value, _)| value);
-        let Some(statement) = with_values(table, met::own_row(table, with, &listed), &table.key, key) else {
-            return Ok(None);
+        let Some(lock) = with_values(table, met::own_row(table, with, &listed), &table.key, key) else {
+            return Ok(OwnRow::Unclear);
         };
-        let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
+        let result = run(&mut self.wire, &mut self.prepared, &[&probe, &lock]).await?;
         match result.error {
             Some(error) => Err(self.failed(table, op, begin, error)),
-            None => Ok(Row::read(result.last_row(0), &listed)),
+            None if result.rows.first() == Some(&0) => Ok(OwnRow::Missing),
+            None => Ok(Row::read(result.last_row(1), &listed).map_or(OwnRow::Unclear, OwnRow::Locked)),
         }
     }
 

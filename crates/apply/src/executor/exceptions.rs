@@ -159,7 +159,7 @@ impl Executor {
                     continue;
                 }
                 let mark = self.conflicts.mark();
-                self.replay_row(table, op, begin, matches!(op, Op::Insert(_))).await?;
+                self.replay_exception(table, op, begin).await?;
                 let met = &self.conflicts.resolved[mark..];
                 let kept = !met.is_empty() && met.iter().all(|met| met.outcome == Outcome::Kept);
                 if !table.sole_unique_key && !kept {

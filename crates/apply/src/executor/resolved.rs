@@ -54,7 +54,8 @@ pub(super) struct Resolved {
 }
 
 impl Resolved {
-    /// The statements that record it: one for each row that the change met, or one if it met none.
+    /// What records it: one for each row that the change met, or one if it met none. A conflict
+    /// that is an error has statements, any other has rows for one statement.
     pub(super) fn records(&self, subscription: &str) -> Vec<String> {
         let Resolved { conflict, begin, table, resolution, outcome, .. } = self;
         let nothing = [Met::default()];
@@ -86,7 +87,10 @@ impl Resolved {
                 },
                 detail: &detail,
             };
-            statements::record_conflict(subscription, &record)
+            match outcome {
+                Outcome::Error => statements::record_refused_conflict(subscription, &record),
+                Outcome::Applied | Outcome::Kept => statements::conflict_row(subscription, &record),
+            }
         };
         met.iter().map(record).collect()
     }
