@@ -43,7 +43,7 @@ async fn count(state: &State, name: &SubscriptionName) -> usize {
 /// The statement that writes it.
 fn written_by(name: &SubscriptionName, record: &ConflictRecord<'_>) -> String {
     match record.outcome {
-        Outcome::Error => statements::record_refused_conflict(name.as_str(), record),
+        ConflictOutcome::Error => statements::record_refused_conflict(name.as_str(), record),
         _ => statements::record_conflicts(&[statements::conflict_row(name.as_str(), record)]),
     }
 }

@@ -410,9 +410,12 @@ impl Executor {
         let Ok(probe) = self.writer.probe(table, op) else { return Ok(OwnRow::Missing) };
         let Some(old) = met::old_values(op) else { return Ok(OwnRow::Missing) };
         let key = old.columns().zip(&table.key_mask).filter(|(_, key)| **key).map(|(value, _)| value);
-        let Some(lock) = with_values(table, met::own_row(table, with, &listed), &table.key, key) else {
-            return Ok(OwnRow::Unclear);
-        };
+        let shape = self.conflicts.own_rows.entry(table.id).or_insert_with(|| {
+            let mut shape = plain(&format!("own_row{}", table.id), &met::own_row(table, with, &listed));
+            shape.parameter_types = table.key.iter().map(|&at| table.columns[at].target.type_oid).collect();
+            Arc::new(shape)
+        });
+        let Ok(lock) = row_statement(Arc::clone(shape), key) else { return Ok(OwnRow::Unclear) };
         let result = run(&mut self.wire, &mut self.prepared, &[&probe, &lock]).await?;
         match result.error {
             Some(error) => Err(self.failed(table, op, begin, error)),

@@ -20,7 +20,7 @@
 //! form, until several in a row met none.
 
 use plan::Exceptions;
-use state::Outcome;
+use state::ConflictOutcome;
 
 use super::*;
 
@@ -161,7 +161,7 @@ impl Executor {
                 let mark = self.conflicts.mark();
                 self.replay_exception(table, op, begin).await?;
                 let met = &self.conflicts.resolved[mark..];
-                let kept = !met.is_empty() && met.iter().all(|met| met.outcome == Outcome::Kept);
+                let kept = !met.is_empty() && met.iter().all(|met| met.outcome == ConflictOutcome::Kept);
                 if !table.sole_unique_key && !kept {
                     return Ok(false);
                 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use conflict::{ColumnValues, Conflict, Met, Node, Origin, Resolution, Stamp, TableRules, Values, Written};
 use plan::Table;
 use retention::{Retention, RowKey};
+use plan::sql::Shape;
 use rustc_hash::FxHashMap;
 use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
@@ -33,6 +34,8 @@ pub(super) struct Conflicts {
     pub(super) commit_times: Option<bool>,
     /// Unique keys of tables, by the mapping's id.
     pub(super) keys: FxHashMap<u64, Arc<UniqueKeys>>,
+    /// The statement that locks the row of a change, by the mapping's id.
+    pub(super) own_rows: FxHashMap<u64, Arc<Shape>>,
     /// What the open transaction has resolved.
     pub(super) resolved: Vec<Resolved>,
     /// How many of these are recorded.
@@ -88,8 +91,8 @@ impl Resolved {
                 detail: &detail,
             };
             match outcome {
-                Outcome::Error => statements::record_refused_conflict(subscription, &record),
-                Outcome::Applied | Outcome::Kept => statements::conflict_row(subscription, &record),
+                ConflictOutcome::Error => statements::record_refused_conflict(subscription, &record),
+                ConflictOutcome::Applied | ConflictOutcome::Kept => statements::conflict_row(subscription, &record),
             }
         };
         met.iter().map(record).collect()
