@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use testkit::{Builder, Sluice, wait_for};
 
-use crate::support::{BOUND, Scenario, scenario_alone, scenario_with};
+use crate::support::{BOUND, Scenario, Session, scenario_alone, scenario_with};
 
 /// The subscription in the other direction, from follower 0 to the source.
 struct WayBack {
     sluice: Sluice,
     environment: [(&'static str, String); 3],
+    arguments: Vec<String>,
 }
 
 impl WayBack {
@@ -23,12 +24,25 @@ impl WayBack {
             ("PGSLUICE_TARGET", s.source_url()),
             ("PGSLUICE_SUBSCRIPTION", format!("{}_back", s.name(0))),
         ];
-        let args = [&["run", "--publication", "p", "--copy-data", "off"][..], own].concat();
-        let mut command = s.command(0, &args);
-        command.envs(environment.clone());
+        let arguments = [&["run", "--publication", "p", "--copy-data", "off"][..], own].concat();
+        let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+        WayBack { sluice: WayBack::begin(s, &environment, &arguments), environment, arguments }
+    }
+
+    fn begin(s: &Scenario, environment: &[(&'static str, String)], arguments: &[String]) -> Sluice {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut command = s.command(0, &arguments);
+        command.envs(environment.iter().cloned());
         let sluice = Sluice::start(command).unwrap();
-        wait_for("the way back", BOUND, || Ok(sluice.stderr().contains("streaming from"))).unwrap();
-        WayBack { sluice, environment }
+        let streams = wait_for("the way back", BOUND, || Ok(sluice.stderr().contains("streaming from")));
+        assert!(streams.is_ok(), "{}", sluice.stderr());
+        sluice
+    }
+
+    /// Kills it and starts it again.
+    fn kill_and_run(&mut self, s: &Scenario) {
+        self.sluice.kill9();
+        self.sluice = WayBack::begin(s, &self.environment, &self.arguments);
     }
 
     /// Had a change come back, it would have met an existing or a missing row by now.
@@ -38,7 +52,7 @@ impl WayBack {
     }
 
     fn end(mut self, s: &Scenario) {
-        self.met_nothing();
+        assert!(self.sluice.is_running(), "{}", self.sluice.stderr());
         assert!(self.sluice.terminate(Duration::from_secs(5)).unwrap().success());
         let mut command = s.command(0, &["drop"]);
         command.envs(self.environment);
@@ -141,6 +155,73 @@ fn what_was_copied_is_not_sent_back() {
                            pg_xact_commit_timestamp_origin(t.xmin) x LEFT JOIN pg_replication_origin o \
                            ON o.roident = x.roident WHERE o.roname IS NULL OR o.roname !~ '^pgsluice_.*_[0-9]+$'";
             assert_eq!(s.target_one(without), "0");
+            back.end(s);
+        });
+    }
+}
+
+/// Transactions of each side.
+const ROUNDS: usize = 1_000;
+
+/// Writes hot rows at random, by a seed: updates of one and of several rows, and inserts of rows
+/// that both sides insert.
+fn write_hot_rows(url: &str, side: &str, seed: f64) {
+    let mut session = Session::to(url);
+    session.run(&format!("SELECT setseed({seed})"));
+    session.run(&format!(
+        "DO $$ BEGIN FOR i IN 1..{ROUNDS} LOOP \
+           BEGIN \
+             UPDATE hot SET n = n + 1, who = '{side}' || i WHERE id = 1 + floor(random() * 5); \
+             IF random() < 0.2 THEN UPDATE hot SET who = '{side} all ' || i WHERE id > 3; END IF; \
+             INSERT INTO hot VALUES (100 + i / 2, i, '{side}') \
+               ON CONFLICT (id) DO UPDATE SET n = -i, who = '{side}'; \
+           EXCEPTION WHEN deadlock_detected THEN NULL; END; \
+           INSERT INTO told VALUES ('{side}', i); \
+           COMMIT; PERFORM pg_sleep(0.001); END LOOP; END $$"
+    ));
+}
+
+/// Rows that both sides write at the same time, while either direction is killed: the later version
+/// of each row stays on both sides.
+#[test]
+fn two_sides_that_write_the_same_rows_end_equal() {
+    let track = |builder: Builder| builder.setting("track_commit_timestamp", "on");
+    let rules = ["insert_exists", "update_origin_differs"].map(|kind| format!("{kind}=last_update_wins"));
+    let rules = rules.iter().flat_map(|rule| ["--conflict", rule.as_str()]);
+    let own: Vec<&str> = ["--origin", "none"].into_iter().chain(rules).collect();
+    for (seed, mode) in ["logical", "wal"].into_iter().enumerate() {
+        let own = [own.as_slice(), &["--source-mode", mode]].concat();
+        scenario_alone(&[&[own.as_slice(), &["--copy-data", "off"]].concat()], track, track, |s| {
+            s.both(
+                "CREATE TABLE hot (id int PRIMARY KEY, n int, who text); \
+                 CREATE TABLE told (side text, n int, PRIMARY KEY (side, n)); \
+                 INSERT INTO hot SELECT n, 0, 'both' FROM generate_series(1, 5) n",
+            );
+            s.run();
+            s.wait_for_log("streaming from");
+            let mut back = WayBack::start(s, &own);
+            let (here, there) = (s.source_url(), s.target_url(0));
+            let seed = 0.1 + seed as f64 / 10.0;
+            let load = [(here, "a", seed), (there, "b", -seed)]
+                .map(|(url, side, seed)| std::thread::spawn(move || write_hot_rows(&url, side, seed)));
+            for part in 1..4 {
+                let far = format!("SELECT count(*) >= {} FROM told", part * ROUNDS / 2);
+                wait_until_both(s, &back, &far);
+                if part % 2 == 0 {
+                    back.kill_and_run(s);
+                } else {
+                    s.kill();
+                    s.run();
+                }
+            }
+            load.into_iter().for_each(|side| side.join().unwrap());
+            wait_until_both(s, &back, &format!("SELECT count(*) = 2 * {ROUNDS} FROM told"));
+            s.same_table("hot");
+            let met = "SELECT count(*) FROM pgsluice.conflict_history WHERE type = ";
+            for kind in ["'insert_exists'", "'update_origin_differs'"] {
+                let both = [s.source_one(&format!("{met}{kind}")), s.target_one(&format!("{met}{kind}"))];
+                assert!(both.iter().all(|count| count != "0"), "{kind}: {both:?}");
+            }
             back.end(s);
         });
     }
