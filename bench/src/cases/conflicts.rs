@@ -29,13 +29,13 @@ pub(crate) const STOCK: Stock = Stock {
     ],
 };
 
-/// The shares, as one row in so many, with the goal of each.
+/// The shares, each as one row in this number of rows, with its goal.
 const SHARES: [(u64, f64); 2] = [(1_000, 0.7), (10, 0.3)];
 
 struct Kind {
     case: &'static str,
     what: &'static str,
-    /// Lets one row in so many conflict, which is put in the place of `{}`.
+    /// Lets a share of the rows conflict. Its number takes the place of `{}`.
     sql: &'static str,
     words: &'static [&'static str],
     /// The subscriber keeps commit times.

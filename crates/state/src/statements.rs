@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_columns_are_those_of_a_record() {
-        let columns = recorded("s", &record(Outcome::Kept, None));
+        let columns = recorded("s", &record(ConflictOutcome::Kept, None));
         let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.join(", "), RECORDED);
     }

@@ -24,7 +24,7 @@ use state::ConflictOutcome;
 
 use super::*;
 
-/// So many chunks behind the last one with a conflict begin with a set that tells.
+/// The number of chunks behind the last one with a conflict that begin with a set that tells.
 const EXPECTED: u32 = 16;
 
 /// Fewer changes than these are replayed one at a time at once.

@@ -1,4 +1,4 @@
-//! Rule D5: rows that conflict cost only themselves, and the result is that of one change at a time.
+//! Rule D5: rows that conflict cost only themselves. The result is that of one change at a time.
 
 use testkit::Builder;
 

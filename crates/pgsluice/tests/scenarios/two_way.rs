@@ -161,7 +161,7 @@ fn what_was_copied_is_not_sent_back() {
 }
 
 /// Transactions of each side.
-const ROUNDS: usize = 1_000;
+const ROUNDS: usize = 500;
 
 /// Writes hot rows at random, by a seed: updates of one and of several rows, and inserts of rows
 /// that both sides insert.

@@ -1,11 +1,13 @@
 //! Sets that tell which of their rows were not as the source had them.
 //!
-//! A plain set reports how many rows it met, so a wrong count condemns all of them. These forms take
-//! the rows that are as the source had them, and return the numbers of the others, from 1, as one
-//! array. They cost a little more, so they are for rows some of which are known to conflict.
+//! A plain set reports how many rows it met, so a wrong count condemns all of them. These forms
+//! take the rows that are as the source had them, and return the numbers of the others, from 1, as
+//! one array. They cost a little more, so they are for rows some of which are known to conflict.
 //!
 //! An INSERT leaves out rows whose identity is taken. A row that violates another unique key is an
 //! error, as in the plain set.
+//!
+//! Circle: sql, sql/telling: a form is made from the set that it tells of, and is one more kind.
 
 use super::{Kind, columns_at, insert_into, is_found, list, non_key, of_set, set_delete, set_update};
 use crate::search::Search;
