@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use conflict::{ColumnValues, Conflict, Met, Node, Origin, Resolution, Stamp, TableRules, Values, Written};
 use plan::Table;
-use retention::{Retention, RowKey};
 use plan::sql::Shape;
+use retention::{Retention, RowKey};
 use rustc_hash::FxHashMap;
 use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
@@ -92,7 +92,9 @@ impl Resolved {
             };
             match outcome {
                 ConflictOutcome::Error => statements::record_refused_conflict(subscription, &record),
-                ConflictOutcome::Applied | ConflictOutcome::Kept => statements::conflict_row(subscription, &record),
+                ConflictOutcome::Applied | ConflictOutcome::Kept => {
+                    statements::conflict_row(subscription, &record)
+                }
             }
         };
         met.iter().map(record).collect()
