@@ -28,6 +28,7 @@ mod calling;
 mod conflicts;
 mod deleted;
 mod exceptions;
+mod expecting;
 mod idle;
 mod insisting;
 mod looking;
@@ -43,6 +44,7 @@ pub(crate) mod span;
 
 use std::sync::Arc;
 
+use self::expecting::Expecting;
 use self::insisting::Insisting;
 use self::prepared::{Prepared, Setback};
 use self::procedure::{PG_LSN, Procedure};
@@ -138,7 +140,7 @@ pub(crate) struct Executor {
     /// Shows what the session waits for.
     activity: activity::Session,
     conflicts: resolved::Conflicts,
-    expecting: exceptions::Expecting,
+    expecting: Expecting,
     /// The number, within its batch, of the change that is replayed by itself.
     replaying: usize,
 }
@@ -183,7 +185,7 @@ impl Executor {
             away_from: Vec::new(),
             healed: false,
             conflicts: resolved::Conflicts::new(identity.conflicts.clone()),
-            expecting: exceptions::Expecting::default(),
+            expecting: Expecting::default(),
             replaying: 0,
         }
     }

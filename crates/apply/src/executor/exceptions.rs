@@ -24,26 +24,8 @@ use state::ConflictOutcome;
 
 use super::*;
 
-/// The number of chunks behind the last one with a conflict that begin with a set that tells.
-const EXPECTED: u32 = 16;
-
 /// Fewer changes than these are replayed one at a time at once.
 const CHANGES_MIN: usize = 16;
-
-/// Whether the next chunk is expected to meet conflicts.
-#[derive(Debug, Default)]
-pub(super) struct Expecting(u32);
-
-impl Expecting {
-    /// Notes whether a chunk met conflicts.
-    fn met(&mut self, any: bool) {
-        self.0 = if any { EXPECTED } else { self.0.saturating_sub(1) };
-    }
-
-    pub(super) fn is_likely(&self) -> bool {
-        self.0 > 0
-    }
-}
 
 impl Executor {
     /// Applies whole transactions as one target transaction, with exceptions. Returns false, with
@@ -187,16 +169,5 @@ mod tests {
         assert_eq!(numbers(&[Some("{3,10}".to_owned())]), [3, 10]);
         assert_eq!(numbers(&[None]), [0; 0]);
         assert_eq!(numbers(&[]), [0; 0]);
-    }
-
-    #[test]
-    fn conflicts_are_expected_for_a_while() {
-        let mut expecting = Expecting::default();
-        assert!(!expecting.is_likely());
-        expecting.met(true);
-        (0..EXPECTED - 1).for_each(|_| expecting.met(false));
-        assert!(expecting.is_likely());
-        expecting.met(false);
-        assert!(!expecting.is_likely());
     }
 }

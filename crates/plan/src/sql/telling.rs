@@ -6,8 +6,6 @@
 //!
 //! An INSERT leaves out rows whose identity is taken. A row that violates another unique key is an
 //! error, as in the plain set.
-//!
-//! Circle: sql, sql/telling: a form is made from the set that it tells of, and is one more kind.
 
 use super::{Kind, columns_at, insert_into, is_found, list, non_key, of_set, set_delete, set_update};
 use crate::search::Search;
