@@ -15,7 +15,7 @@
 //! The crate does no I/O. Crate `apply` reads the catalogs, chooses when a plan is made, and sends
 //! its statements.
 //!
-//! Circle: sql, sql/telling: a set that tells is one more kind of statement, made from the plain set.
+//! Circle: sql, sql/telling: a set that tells is a kind of statement, made from the plain set.
 
 pub mod bag;
 mod batch;
