@@ -5,9 +5,11 @@
 //!            plan holds: every statement reports the rows it must
 //!   chunk ------------------------------------------------------> commit, or next part
 //!     |  an error, another count, or no plan
-//!     +---> roll back (to the chunk's savepoint) ---> pieces ---> exact replay ---> commit, or next part
-//!                                                                    | a conflict that is an error
-//!                                                                    +---> roll back, stop
+//!     +---> roll back (to the chunk's savepoint) ---> sets with exceptions ------> commit, or next part
+//!             |  not possible: see `exceptions`
+//!             +---> roll back ---> pieces ---> exact replay ---> commit, or next part
+//!                                                 | a conflict that is an error
+//!                                                 +---> roll back, stop
 //! ```
 //!
 //! A chunk is one of two things. It is either several whole source transactions, which become one
@@ -238,7 +240,7 @@ impl Executor {
     pub(crate) async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
         let Chunk { originals, digest, plan, .. } = chunk;
         if self.expecting.is_likely() && plan.as_ref().is_some_and(Plan::takes_exceptions) {
-            return self.replay(originals).await;
+            return self.apply_again(originals).await;
         }
         if digest.transactions <= self.shared.set_size().transactions() {
             if self.apply_whole(plan, &digest).await? {
@@ -256,20 +258,25 @@ impl Executor {
     pub(crate) async fn replay(&mut self, originals: Originals) -> Result<(), Error> {
         tracing::debug!("a batch does not fit the target");
         add(&self.shared.counters.replays, 1);
+        self.apply_again(originals).await
+    }
+
+    /// Applies what does not hold as one set, or is not expected to.
+    async fn apply_again(&mut self, originals: Originals) -> Result<(), Error> {
         match originals {
-            Originals::Memory(batch) => self.apply_what_fails(batch).await,
+            Originals::Memory(batch) => self.apply_unfit(batch).await,
             Originals::Disk(spilled) => {
                 let mut reader = spilled.read().map_err(Kind::PutAside)?;
                 while let Some(batch) = self.disk(|| reader.next(REPLAY_BYTES))? {
-                    self.apply_what_fails(batch).await?;
+                    self.apply_unfit(batch).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Applies what failed as one set: with exceptions if that is possible, otherwise in pieces.
-    async fn apply_what_fails(&mut self, batch: Batch) -> Result<(), Error> {
+    /// The same for one batch: with exceptions if that is possible, otherwise in pieces.
+    async fn apply_unfit(&mut self, batch: Batch) -> Result<(), Error> {
         if !self.healed && self.apply_excepting(&batch).await? {
             return Ok(());
         }
@@ -292,6 +299,7 @@ impl Executor {
                 Err(Setback::Broken(error)) => return Err(error),
                 Err(Setback::Unexpected | Setback::Failed(_)) => {
                     self.one(&[&Which::RollbackTo]).await?;
+                    add(&self.shared.counters.replays, 1);
                     tally.written = self.apply_part_again(&batch).await?;
                 }
             }
@@ -304,10 +312,9 @@ impl Executor {
         Ok(())
     }
 
-    /// Applies a part again after a rollback to its savepoint: as a set if a statement of it ran
-    /// away, otherwise one change at a time. Returns the number of rows written.
+    /// Applies a part behind its savepoint: as a set again if a statement of it ran away, otherwise
+    /// with exceptions, or one change at a time. Returns the number of rows written.
     async fn apply_part_again(&mut self, batch: &Batch) -> Result<u64, Error> {
-        add(&self.shared.counters.replays, 1);
         // Each cancel doubles the time that the next try has.
         while self.away.is_some() {
             self.heal().await?;

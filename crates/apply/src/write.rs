@@ -94,17 +94,19 @@ impl Writing {
     }
 
     /// The rows that the statements told of. `told` gives the numbers, from 1, that a statement
-    /// answered with.
-    pub(crate) fn exceptions(&self, mut told: impl FnMut(usize) -> Vec<usize>) -> Exceptions {
+    /// answered with. `None` if an answer cannot be read, or names a row that was not sent.
+    pub(crate) fn exceptions(&self, mut told: impl FnMut(usize) -> Option<Vec<usize>>) -> Option<Exceptions> {
         let mut exceptions = Exceptions::default();
-        let Some(Telling { folds, asked }) = &self.telling else { return exceptions };
-        for (statement, (fold, entries)) in asked.iter().enumerate() {
-            for number in told(statement) {
-                let (table, fold) = &folds[*fold];
-                exceptions.add(table, fold, entries[number - 1]);
+        let Some(Telling { folds, asked }) = &self.telling else { return Some(exceptions) };
+        // A statement without entries appends rows, and tells nothing.
+        for (statement, (fold, entries)) in asked.iter().enumerate().filter(|(_, asked)| !asked.1.is_empty())
+        {
+            let (table, fold) = folds.get(*fold)?;
+            for number in told(statement)? {
+                exceptions.add(table, fold, *entries.get(number.checked_sub(1)?)?);
             }
         }
-        exceptions
+        Some(exceptions)
     }
 
     /// Says that everything up to this commit record is in the plan, or already written.

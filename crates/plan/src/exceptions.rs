@@ -8,28 +8,32 @@ use crate::table::Table;
 
 /// Keys of rows, by the ids of their tables.
 #[derive(Debug, Default)]
-pub struct Exceptions(FxHashMap<u64, FxHashSet<Box<[u8]>>>);
+pub struct Exceptions {
+    keys: FxHashMap<u64, FxHashSet<Box<[u8]>>>,
+    /// The key that is looked for.
+    looked_for: Fold,
+}
 
 impl Exceptions {
     /// Adds the key of an entry of a fold.
     pub fn add(&mut self, table: &Table, fold: &Fold, at: usize) {
-        self.0.entry(table.id).or_default().insert(fold.key_bytes(at).into());
+        self.keys.entry(table.id).or_default().insert(fold.key_bytes(at).into());
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.values().map(FxHashSet::len).sum()
+        self.keys.values().map(FxHashSet::len).sum()
     }
 
     /// Whether the row of `op` is one. No key changes.
-    pub fn has(&self, table: &Table, op: &Op) -> bool {
-        let Some(keys) = self.0.get(&table.id) else { return false };
-        Fold::key_of(table, op).is_some_and(|key| keys.contains(&*key))
+    pub fn has(&mut self, table: &Table, op: &Op) -> bool {
+        let Some(keys) = self.keys.get(&table.id) else { return false };
+        self.looked_for.only_key_of(table, op).is_some_and(|key| keys.contains(key))
     }
 }
 

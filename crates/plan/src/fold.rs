@@ -131,14 +131,15 @@ impl Fold {
         &self.arena[entry.start..entry.end]
     }
 
-    /// The same of a change that keeps its row's key; `None` where a key value is missing.
-    pub(crate) fn key_of(table: &Table, op: &Op) -> Option<Vec<u8>> {
+    /// The same of a change that keeps its row's key, in a fold that holds nothing else. `None`
+    /// where a key value is missing.
+    pub(crate) fn only_key_of(&mut self, table: &Table, op: &Op) -> Option<&[u8]> {
         let tuple = match op {
             Op::Insert(new) | Op::Update { old: None, new } => new,
             Op::Update { old: Some(old), .. } | Op::Delete(old) => &old.tuple,
         };
-        let mut fold = Fold::default();
-        fold.push_key(table, tuple).then_some(fold.arena)
+        self.arena.clear();
+        self.push_key(table, tuple).then_some(self.arena.as_slice())
     }
 
     /// The hash of an entry's key.

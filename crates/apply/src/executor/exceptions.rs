@@ -80,7 +80,7 @@ impl Executor {
     async fn try_excepting(&mut self, plan: Plan, batch: &Batch, first: bool) -> Result<Option<u64>, Error> {
         let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         let rows = plan.rows() as u64;
-        let exceptions = match self.write_excepting(plan, first).await {
+        let mut exceptions = match self.write_excepting(plan, &tables, first).await {
             Ok(exceptions) => exceptions,
             Err(Setback::Failed(code)) => {
                 self.failed_set(&code, tables);
@@ -94,7 +94,7 @@ impl Executor {
             self.expecting.met(false);
             return Ok(Some(rows));
         }
-        match self.replay_exceptions(batch, &exceptions).await {
+        match self.replay_exceptions(batch, &mut exceptions).await {
             Ok(true) => {
                 self.record_resolved().await?;
                 self.expecting.met(true);
@@ -112,10 +112,14 @@ impl Executor {
 
     /// Sends the plan's sets in the form that tells, and returns the rows that were not as the
     /// source had them.
-    async fn write_excepting(&mut self, plan: Plan, first: bool) -> Result<Exceptions, Setback> {
+    async fn write_excepting(
+        &mut self,
+        plan: Plan,
+        tables: &[Arc<Table>],
+        first: bool,
+    ) -> Result<Exceptions, Setback> {
         let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
-        let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         self.look_at_sizes(tables.iter(), first).await.map_err(Setback::Broken)?;
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await.map_err(broken)?;
         if first {
@@ -125,12 +129,14 @@ impl Executor {
         let mut writing = Writing::new(plan).telling();
         let fits = sending.send(&mut self.writer, &mut writing).await.map_err(broken)?;
         let result = sending.answers(prologue, fits).await?;
-        Ok(writing.exceptions(|statement| numbers(&result.last_row(prologue + statement))))
+        // An answer that cannot be read says nothing about the other rows.
+        let told = |statement| numbers(&result.last_row(prologue + statement));
+        writing.exceptions(told).ok_or(Setback::Unexpected)
     }
 
     /// Replays the changes of the exceptions. Returns false if one was written whose table has
     /// other unique keys.
-    async fn replay_exceptions(&mut self, batch: &Batch, exceptions: &Exceptions) -> Result<bool, Error> {
+    async fn replay_exceptions(&mut self, batch: &Batch, exceptions: &mut Exceptions) -> Result<bool, Error> {
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         let mut start = 0;
         let ends = batch.ends.iter().map(|end| (end.changes_end, end.begin));
@@ -154,10 +160,12 @@ impl Executor {
     }
 }
 
-/// The numbers of an array, as the server writes it; none for NULL.
-fn numbers(row: &[Option<String>]) -> Vec<usize> {
-    let Some(Some(array)) = row.first() else { return Vec::new() };
-    array.trim_matches(['{', '}']).split(',').filter_map(|number| number.parse().ok()).collect()
+/// The numbers of an array, as the server writes it. NULL has none; anything else cannot be read.
+fn numbers(row: &[Option<String>]) -> Option<Vec<usize>> {
+    let [array] = row else { return None };
+    let Some(array) = array else { return Some(Vec::new()) };
+    let array = array.strip_prefix('{')?.strip_suffix('}')?;
+    array.split(',').map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -166,8 +174,12 @@ mod tests {
 
     #[test]
     fn arrays_of_numbers() {
-        assert_eq!(numbers(&[Some("{3,10}".to_owned())]), [3, 10]);
-        assert_eq!(numbers(&[None]), [0; 0]);
-        assert_eq!(numbers(&[]), [0; 0]);
+        let read = |text: &str| numbers(&[Some(text.to_owned())]);
+        assert_eq!(read("{3,10}"), Some(vec![3, 10]));
+        assert_eq!(numbers(&[None]), Some(Vec::new()));
+        for wrong in ["", "{}", "{3,}", "{3,x}", "3"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+        assert_eq!(numbers(&[]), None, "no row is no answer");
     }
 }

@@ -77,7 +77,7 @@ mod tests {
              pg_catalog.cardinality($1)) EXCEPT SELECT met.n FROM met) AS o (n)"
         );
         assert!(sql(false, &Kind::SetUpdate(vec![true, true, false])).contains(
-            "FROM (SELECT u.c0::integer AS c0, u.c1::text AS c1, u.n FROM (SELECT pg_catalog.unnest($1) AS c0, \
+            "FROM (SELECT u.c0::integer AS c0, u.c1::integer AS c1, u.n FROM (SELECT pg_catalog.unnest($1) AS c0, \
              pg_catalog.unnest($2) AS c1, pg_catalog.generate_subscripts($1, 1) AS n) AS u) AS s"
         ));
     }
