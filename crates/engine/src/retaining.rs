@@ -89,7 +89,7 @@ fn applied(status: Arc<Status>) -> AskApplied {
         let progress = status.progress();
         let (joined, is_joining) = status.tables();
         let mut of = DefaultHasher::new();
-        (Arc::as_ptr(&progress) as usize, joined).hash(&mut of);
+        (status.connects(), joined).hash(&mut of);
         let flushed = if status.streams() { progress.snapshot().flushed } else { Lsn::INVALID };
         Applied { flushed, is_joining, generation: of.finish() }
     })

@@ -175,6 +175,11 @@ impl Status {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
+    /// How many attempts have begun.
+    pub(crate) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+
     /// The first copy's figures, which the copy updates.
     #[must_use]
     pub fn copy(&self) -> &Arc<CopyProgress> {
