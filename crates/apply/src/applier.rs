@@ -25,7 +25,7 @@ pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::join::JoinRequests;
-use crate::planner::{Backlog, Handover, Intake, Planner, Streaming};
+use crate::planner::{Backlog, Handover, Intake, Planner, StreamedExecution};
 use crate::shared_progress::SharedProgress;
 use crate::target::Target;
 
@@ -74,7 +74,7 @@ pub async fn apply(
     let cancellers: Vec<Canceller> = target.sessions.wires.iter().map(Wire::canceller).collect();
     let (work, queue) = mpsc::channel(1);
     let (starts, early) = mpsc::unbounded_channel();
-    let streaming = Streaming::new((sessions > workers).then_some(starts));
+    let streaming = StreamedExecution::new((sessions > workers).then_some(starts));
     let backlog = Backlog::new(&options, workers, &shared);
     let mut executing =
         AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));

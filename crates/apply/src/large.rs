@@ -21,7 +21,7 @@ use crate::spill::{Spill, Spilled};
 
 /// A large transaction whose changes are arriving.
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub(crate) struct UnfinishedLarge {
     spill: Spill,
     gathering: Gathering,
     digest: Digest,
@@ -37,10 +37,14 @@ pub(crate) struct Large {
     pub(crate) part: usize,
 }
 
-impl Growing {
+impl UnfinishedLarge {
     /// Makes an empty one. `file` is empty, and this owns it from now on.
-    pub(crate) fn new(file: File) -> Growing {
-        Growing { spill: Spill::new(file), gathering: Gathering::default(), digest: Digest::default() }
+    pub(crate) fn new(file: File) -> UnfinishedLarge {
+        UnfinishedLarge {
+            spill: Spill::new(file),
+            gathering: Gathering::default(),
+            digest: Digest::default(),
+        }
     }
 
     /// Adds the next changes.
@@ -96,7 +100,7 @@ mod tests {
     #[test]
     fn every_change_comes_back_once_and_the_end_with_the_last_part() {
         for (sizes, part) in [(vec![5, 5, 3], 4), (vec![5, 5, 0], 5), (vec![1], 1), (vec![7, 2], 100)] {
-            let mut growing = Growing::new(tempfile::tempfile().unwrap());
+            let mut growing = UnfinishedLarge::new(tempfile::tempfile().unwrap());
             let (mut from, last) = (0, sizes.len() - 1);
             for (number, size) in sizes.iter().enumerate() {
                 let part = batch(from..from + size);
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_has_no_end_is_not_handed_over() {
-        let mut growing = Growing::new(tempfile::tempfile().unwrap());
+        let mut growing = UnfinishedLarge::new(tempfile::tempfile().unwrap());
         growing.add(&batch(0..3)).unwrap();
         assert!(growing.into_large(Lsn::INVALID, 1).is_none());
     }

@@ -59,7 +59,7 @@ pub(crate) enum Tell {
 }
 
 /// The worker's initial data.
-pub(crate) struct Start {
+pub(crate) struct StreamedStart {
     streamed: Streamed,
     told: UnboundedReceiver<Tell>,
     /// The sender of messages to this worker.
@@ -101,7 +101,7 @@ pub(crate) struct StreamedHandle {
 
 impl StreamedHandle {
     /// Starts with a transaction of which some changes have arrived.
-    pub(crate) fn new(streamed: Streamed) -> (StreamedHandle, Start) {
+    pub(crate) fn new(streamed: Streamed) -> (StreamedHandle, StreamedStart) {
         let (tell, told) = unbounded_channel();
         let early = StreamedHandle {
             xid: streamed.xid(),
@@ -109,7 +109,7 @@ impl StreamedHandle {
             described: 0,
             tell: Some(tell.clone()),
         };
-        (early, Start { streamed, told, tell })
+        (early, StreamedStart { streamed, told, tell })
     }
 
     /// More changes have arrived. `tables` are the new ones; `described` counts all descriptions.
@@ -209,9 +209,9 @@ struct Worker<'e> {
 pub(crate) async fn apply(
     executor: &mut Executor,
     canceller: &Canceller,
-    start: Start,
+    start: StreamedStart,
 ) -> Result<StreamedOutcome, Error> {
-    let Start { streamed, told, tell } = start;
+    let StreamedStart { streamed, told, tell } = start;
     drop(tell);
     let parts = Parts::new(streamed, Vec::new(), executor.binary());
     let inbox = Inbox { told, put_off: VecDeque::new() };

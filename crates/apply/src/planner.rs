@@ -28,7 +28,7 @@ use txn::Block;
 pub(crate) use self::backlog::Backlog;
 pub(crate) use self::handover::Handover;
 pub(crate) use self::intake::Intake;
-pub(crate) use self::streaming::Streaming;
+pub(crate) use self::streaming::StreamedExecution;
 use crate::error::Error;
 use crate::work::Work;
 

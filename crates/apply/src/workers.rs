@@ -41,7 +41,7 @@ use crate::error::{Error, Kind};
 use crate::executor::Executor;
 use crate::folded_backlog::FILES_MAX;
 use crate::lock_watch::LockWatch;
-use crate::open_transaction::Start;
+use crate::open_transaction::StreamedStart;
 use crate::shared_progress::SharedProgress;
 use crate::work::Work;
 
@@ -79,9 +79,9 @@ pub(crate) struct Workers {
     /// permit.
     patient: VecDeque<(u64, Instant)>,
     /// Streamed transactions that may be executed while they are open.
-    starts: mpsc::UnboundedReceiver<Start>,
+    starts: mpsc::UnboundedReceiver<StreamedStart>,
     /// A start that waits until no other transaction is open.
-    waiting: Option<Start>,
+    waiting: Option<StreamedStart>,
     open_transaction: Option<OpenTransaction>,
     /// Index of the session for the open transaction, after those of the schedule; `None` without
     /// one.
@@ -116,7 +116,7 @@ pub(crate) struct Parts {
     /// `Some` if independent transactions may commit before earlier ones. The value bounds the
     /// bytes in flight, approximately.
     pub(crate) relaxed: Option<usize>,
-    pub(crate) starts: mpsc::UnboundedReceiver<Start>,
+    pub(crate) starts: mpsc::UnboundedReceiver<StreamedStart>,
 }
 
 impl Workers {

@@ -14,7 +14,7 @@ use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode::{self, Marker};
 use rustc_hash::FxHashMap;
 use txn::reorder::{
-    Boundary, Finished, LogicalMessage, Origin, Prepared, RawAction, ReorderedEvent, ReorderedRow,
+    Boundary, Finished, Origin, Prepared, RawAction, ReorderedEvent, ReorderedMessage, ReorderedRow,
     ReorderedTruncate,
 };
 use wal::Actions;
@@ -397,7 +397,7 @@ impl Writer {
         Ok(())
     }
 
-    fn message(&mut self, message: &LogicalMessage<'_>, catalog: &Catalog) {
+    fn message(&mut self, message: &ReorderedMessage<'_>, catalog: &Catalog) {
         let (lsn, transactional) = (message.lsn, message.transactional);
         let (xid, named) = if transactional {
             self.begin(lsn, catalog);

@@ -5,7 +5,7 @@ use client::Wire;
 use plan::Table;
 
 use crate::explain::explain;
-use crate::lookups::{Index, Indexes, KeyColumn, Lookup, TableLookups};
+use crate::lookups::{BtreeIndex, IndexColumn, Indexes, PageLookup, TableLookups};
 use crate::options::PrefetchMode;
 
 /// Why a table cannot be looked up.
@@ -73,11 +73,11 @@ pub(crate) async fn read_indexes(wire: &mut Wire, table: &Table) -> Result<Index
     for row in wire.query(&BTREES.replace("$1", &relation)).await? {
         let oid = text(&row, 0).parse().unwrap_or(0);
         if indexes.btrees.last().is_none_or(|index| index.oid != oid) {
-            indexes.btrees.push(Index { oid, name: text(&row, 1), keys: Vec::new() });
+            indexes.btrees.push(BtreeIndex { oid, name: text(&row, 1), keys: Vec::new() });
         }
         let [name, less, equal, greater, collate, order] = [2, 3, 4, 5, 6, 7].map(|at| text(&row, at));
         if let Some(index) = indexes.btrees.last_mut() {
-            index.keys.push(KeyColumn { name, less, equal, greater, collate, order });
+            index.keys.push(IndexColumn { name, less, equal, greater, collate, order });
         }
     }
     let blocking = HOT_BLOCKING.replace("$1", &relation).replace("$2", summarizing);
@@ -138,7 +138,7 @@ struct Misuse {
 
 /// Checks the plan of `lookup`. An error of the server is a refusal as well: the table may have
 /// been dropped, or the role may not read it.
-async fn check(wire: &mut Wire, lookup: &Lookup) -> Result<Result<(), Misuse>, Failure> {
+async fn check(wire: &mut Wire, lookup: &PageLookup) -> Result<Result<(), Misuse>, Failure> {
     let plan = explain(wire, &lookup.shape).await?;
     Ok(judge(&plan, &lookup.indexes, lookup.reads_row))
 }

@@ -51,7 +51,7 @@ pub enum Written {
 
 /// A key column of a B-tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeyColumn {
+pub(crate) struct IndexColumn {
     pub(crate) name: String,
     /// Operators of the index's own operator class, as SQL.
     pub(crate) less: String,
@@ -65,18 +65,18 @@ pub(crate) struct KeyColumn {
 
 /// A valid B-tree of the target that is not partial and has no expressions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Index {
+pub(crate) struct BtreeIndex {
     pub(crate) oid: u32,
     /// The name as EXPLAIN shows it.
     pub(crate) name: String,
-    pub(crate) keys: Vec<KeyColumn>,
+    pub(crate) keys: Vec<IndexColumn>,
 }
 
 /// The indexes of a table, as the catalogs describe them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Indexes {
     pub(crate) table_oid: u32,
-    pub(crate) btrees: Vec<Index>,
+    pub(crate) btrees: Vec<BtreeIndex>,
     /// Columns in indexes of any kind, their expressions and predicates, that keep an UPDATE from
     /// being HOT.
     pub(crate) hot_blocking: Vec<String>,
@@ -95,7 +95,7 @@ pub(crate) enum Need {
 
 /// A statement that reads pages for many rows.
 #[derive(Debug)]
-pub(crate) struct Lookup {
+pub(crate) struct PageLookup {
     pub(crate) shape: Arc<Shape>,
     /// Positions, in the source's tuple, of the values that it takes.
     pub(crate) columns: Vec<usize>,
@@ -116,9 +116,9 @@ pub(crate) struct TableLookups {
     pub(crate) made_of: Indexes,
     /// The table and its B-trees.
     pub(crate) relations: Vec<u32>,
-    pub(crate) row: Option<Lookup>,
-    pub(crate) new_version: Option<Lookup>,
-    pub(crate) new_row: Vec<Lookup>,
+    pub(crate) row: Option<PageLookup>,
+    pub(crate) new_version: Option<PageLookup>,
+    pub(crate) new_row: Vec<PageLookup>,
     /// The look-up of `new_row` that was first seen to read.
     order: OnceLock<usize>,
 }
@@ -152,7 +152,7 @@ impl TableLookups {
         if mode == PrefetchMode::All {
             // Only indexes whose every value the source sends.
             let whole = || {
-                let position = |key: &KeyColumn| making.position(&key.name);
+                let position = |key: &IndexColumn| making.position(&key.name);
                 indexes.btrees.iter().enumerate().filter_map(move |(number, index)| {
                     Some((number, index, index.keys.iter().map(position).collect::<Option<Vec<_>>>()?))
                 })
@@ -168,7 +168,7 @@ impl TableLookups {
 
     /// The need of rows that are `written`, with values for `columns`.
     pub(crate) fn need(&self, written: Written, columns: &[usize]) -> Need {
-        let has = |lookup: &Lookup| lookup.columns.iter().all(|column| columns.contains(column));
+        let has = |lookup: &PageLookup| lookup.columns.iter().all(|column| columns.contains(column));
         match written {
             Written::Inserted => Need::NewRow,
             Written::Updated if self.new_version.as_ref().is_some_and(has) => Need::NewVersion,
@@ -180,7 +180,7 @@ impl TableLookups {
     /// rows. The choice stays: rows sorted by that index hardly read it any more, but rows sorted
     /// otherwise would.
     pub(crate) fn order(&self, key: &[usize]) -> Option<Vec<usize>> {
-        let reads = |lookup: &Lookup| lookup.columns != key && lookup.gauge.is_on();
+        let reads = |lookup: &PageLookup| lookup.columns != key && lookup.gauge.is_on();
         let at = match self.order.get() {
             Some(at) => *at,
             None => {
@@ -192,7 +192,7 @@ impl TableLookups {
     }
 
     /// The look-ups for a need.
-    pub(crate) fn lookups(&self, need: Need) -> &[Lookup] {
+    pub(crate) fn lookups(&self, need: Need) -> &[PageLookup] {
         match need {
             Need::Row => self.row.as_slice(),
             Need::NewVersion => self.new_version.as_slice(),
@@ -200,7 +200,7 @@ impl TableLookups {
         }
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Lookup> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PageLookup> {
         self.row.iter().chain(&self.new_version).chain(&self.new_row)
     }
 
@@ -259,7 +259,7 @@ impl Making<'_> {
         &self.table.columns[position]
     }
 
-    fn lookup(&self, what: &str, sql: String, columns: Vec<usize>) -> Lookup {
+    fn lookup(&self, what: &str, sql: String, columns: Vec<usize>) -> PageLookup {
         let targets = columns.iter().map(|&position| &self.column(position).target);
         let (parameter_types, element_types) = if self.binary {
             targets.map(TargetColumn::parameter).unzip()
@@ -267,7 +267,7 @@ impl Making<'_> {
             targets.map(|_| (TEXT_ARRAY, Element::from(TEXT))).unzip()
         };
         let name = format!("prefetch{}_{what}", self.id);
-        Lookup {
+        PageLookup {
             shape: Arc::new(Shape { name, sql, parameter_types, element_types, by_index: None }),
             columns,
             indexes: Vec::new(),
@@ -292,19 +292,19 @@ impl Making<'_> {
         format!("(SELECT t.ctid{more} FROM {from} WHERE {still} OFFSET 0) AS o")
     }
 
-    fn row(&self) -> Lookup {
+    fn row(&self) -> PageLookup {
         let arrays = self.sorted_arrays(&self.table.key, self.table.key.len());
         let sql =
             format!("SELECT pg_catalog.count(o.ctid) FROM {arrays} CROSS JOIN LATERAL {}", self.found(""));
-        Lookup { reads_row: true, ..self.lookup("row", sql, self.table.key.clone()) }
+        PageLookup { reads_row: true, ..self.lookup("row", sql, self.table.key.clone()) }
     }
 
-    fn new_row(&self, number: usize, index: &Index, columns: Vec<usize>) -> Lookup {
+    fn new_row(&self, number: usize, index: &BtreeIndex, columns: Vec<usize>) -> PageLookup {
         let arrays = self.sorted_arrays(&columns, columns.len());
         let values: Vec<String> = (0..columns.len()).map(|n| format!("s.c{n}")).collect();
         let leaf = self.leaf(index, &values);
         let sql = format!("SELECT FROM {arrays} CROSS JOIN LATERAL ({leaf}) AS i");
-        Lookup {
+        PageLookup {
             indexes: vec![index.name.clone()],
             // The table is relation 0.
             relation: Some(number + 1),
@@ -314,7 +314,7 @@ impl Making<'_> {
 
     /// Finds nothing, at the leaf where `values` belong. Only this index gives the order without
     /// sorting, and LIMIT makes it one query for each row.
-    fn leaf(&self, index: &Index, values: &[String]) -> String {
+    fn leaf(&self, index: &BtreeIndex, values: &[String]) -> String {
         let last = index.keys.len() - 1;
         let (mut condition, mut order) = (String::new(), String::new());
         for (number, (key, value)) in index.keys.iter().zip(values).enumerate() {
@@ -333,9 +333,9 @@ impl Making<'_> {
     /// `None` if a new version enters no index but the identity's own.
     fn new_version(
         &self,
-        indexes: Vec<(usize, &Index, Vec<usize>)>,
+        indexes: Vec<(usize, &BtreeIndex, Vec<usize>)>,
         hot_blocking: &[String],
-    ) -> Option<Lookup> {
+    ) -> Option<PageLookup> {
         let key = &self.table.key;
         let is_identity = |columns: &[usize]| {
             let mut sorted = columns.to_vec();
@@ -365,7 +365,7 @@ impl Making<'_> {
                 .expect("a string takes everything");
         }
         let indexes = entered.iter().map(|(_, index, _)| index.name.clone()).collect();
-        Some(Lookup { reads_row: true, indexes, ..self.lookup("new_version", sql, columns) })
+        Some(PageLookup { reads_row: true, indexes, ..self.lookup("new_version", sql, columns) })
     }
 
     /// Whether the row's values differ from the new ones in any byte. The types must agree, also
@@ -389,9 +389,9 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn index(oid: u32, name: &str, columns: &[&str]) -> Index {
+    pub(crate) fn index(oid: u32, name: &str, columns: &[&str]) -> BtreeIndex {
         let operator = |sign: &str| format!("OPERATOR(pg_catalog.{sign})");
-        let key = |name: &&str| KeyColumn {
+        let key = |name: &&str| IndexColumn {
             name: (*name).to_owned(),
             less: operator("<"),
             equal: operator("="),
@@ -399,7 +399,7 @@ pub(crate) mod tests {
             collate: String::new(),
             order: format!("USING {} NULLS LAST", operator("<")),
         };
-        Index { oid, name: name.to_owned(), keys: columns.iter().map(key).collect() }
+        BtreeIndex { oid, name: name.to_owned(), keys: columns.iter().map(key).collect() }
     }
 
     pub(crate) fn indexes(btrees: &[(&str, &[&str])], hot_blocking: &[&str]) -> Indexes {

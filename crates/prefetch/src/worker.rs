@@ -23,7 +23,7 @@ use crate::figures::add;
 use crate::gauge::Turn;
 use crate::indexes;
 use crate::known::LOOKUPS_AGE_MAX;
-use crate::lookups::Lookup;
+use crate::lookups::PageLookup;
 use crate::queue::{Group, ROWS_MIN};
 use crate::shared_queue::{Job, SharedQueue, TROUBLE};
 
@@ -216,7 +216,7 @@ async fn look_up(shared: &SharedQueue, session: &mut Session, group: Group) -> R
     let Group { table, table_lookups, need, mut sets, rows, .. } = group;
     let lookups = table_lookups.lookups(need);
     sets.retain(|(number, _)| lookups[*number].gauge.is_awake(started));
-    let asked: Vec<&Lookup> = sets.iter().map(|(number, _)| &lookups[*number]).collect();
+    let asked: Vec<&PageLookup> = sets.iter().map(|(number, _)| &lookups[*number]).collect();
     let sets = sets.into_iter().map(|(_, set)| set).zip(&asked);
     let statements: Vec<Statement> =
         sets.map(|(set, lookup)| set.into_statement(Arc::clone(&lookup.shape), 0)).collect();
@@ -249,7 +249,7 @@ struct Pages {
     hit: u64,
 }
 
-fn note(shared: &SharedQueue, table: &Table, lookup: &Lookup, rows: u64, pages: Pages) {
+fn note(shared: &SharedQueue, table: &Table, lookup: &PageLookup, rows: u64, pages: Pages) {
     let Pages { fetched, hit } = pages;
     let figures = &shared.figures;
     add(&figures.rows, rows);

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::options::Options;
 use crate::error::{Error, Kind};
 use crate::executor::{Executor, Identity, resolved};
-use crate::open_transaction::Start;
+use crate::open_transaction::StreamedStart;
 use crate::runaway::{self, Watched};
 use crate::shared_progress::SharedProgress;
 use crate::target::Sessions;
@@ -22,7 +22,7 @@ use crate::write::Writer;
 /// Executes the work on one session or on several.
 pub(super) fn start(
     sessions: Sessions,
-    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<Start>),
+    (queue, starts): (mpsc::Receiver<Work>, mpsc::UnboundedReceiver<StreamedStart>),
     options: &Options,
     shared: Arc<SharedProgress>,
     prefetch: &Prefetch,

@@ -33,7 +33,7 @@ use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::executor::span;
 use crate::folded_backlog::{BacklogRoom, FILES_MAX, FoldedBacklog};
-use crate::large::{Growing, Large};
+use crate::large::{Large, UnfinishedLarge};
 use crate::shared_progress::{PerTransactionCost, SharedProgress};
 
 /// With `keep_transactions` and several sessions: after this many transactions handed over one by
@@ -49,7 +49,7 @@ pub(crate) struct Backlog {
     /// Folded transactions that come before those of the batch.
     folded: Option<FoldedBacklog>,
     /// A large transaction that stands aside, while its changes arrive or just after its end.
-    growing: Option<Growing>,
+    growing: Option<UnfinishedLarge>,
     /// The transaction whose changes are arriving.
     open: Option<Begin>,
     /// The batch continues a transaction whose earlier parts were handed over.
@@ -194,7 +194,7 @@ impl Backlog {
         let growing = match &mut self.growing {
             Some(growing) => growing,
             None => match scratch() {
-                Ok(file) => self.growing.insert(Growing::new(file)),
+                Ok(file) => self.growing.insert(UnfinishedLarge::new(file)),
                 Err(error) => {
                     tracing::warn!(
                         "a large transaction delays others: {error}; make room in the spool directory"

@@ -22,8 +22,8 @@ use state::{Parting, TableKey};
 use txn::{Assembler, Begin, Block, Event, Input, Notice, Spool, TruncateChange};
 
 use super::backlog::Backlog;
-use super::joining::Joining;
-use super::streaming::{Streaming, is_mapped_as_told};
+use super::joining::JoiningTables;
+use super::streaming::{StreamedExecution, is_mapped_as_told};
 use crate::applier::Options;
 use crate::error::{Error, Kind};
 use crate::join::{Join, JoinRequests, Request, Role};
@@ -43,8 +43,8 @@ pub(crate) struct Intake {
     pub(super) passage: Passage,
     mappings: Mappings,
     prefetch: Prefetch,
-    pub(super) joining: Joining,
-    pub(super) streaming: Streaming,
+    pub(super) joining: JoiningTables,
+    pub(super) streaming: StreamedExecution,
     /// Inputs of the block at hand that were not assembled yet.
     inputs: std::vec::IntoIter<Input>,
     /// The block's room in the queue. Released once all of the block is in the batch, which has its
@@ -72,7 +72,7 @@ impl Intake {
         (spool, joins): (Box<dyn Spool>, JoinRequests),
         (mappings, done): (Mappings, CommittedRanges),
         prefetch: Prefetch,
-        streaming: Streaming,
+        streaming: StreamedExecution,
     ) -> Intake {
         let assembler = Assembler::new(spool).with_binary(options.binary).with_local_only(options.local_only);
         Intake {
@@ -80,7 +80,7 @@ impl Intake {
             passage: Passage::new(Arc::clone(&options.gate)),
             mappings,
             prefetch,
-            joining: Joining::new(joins),
+            joining: JoiningTables::new(joins),
             streaming,
             inputs: Vec::new().into_iter(),
             room: None,

@@ -18,7 +18,7 @@ use crate::join::{Asides, Join, JoinRequests, Request};
 use crate::mapping::Mappings;
 
 /// See the module.
-pub(super) struct Joining {
+pub(super) struct JoiningTables {
     requests: mpsc::Receiver<Request>,
     /// Notified when a table was left out.
     left_out: Arc<Notify>,
@@ -34,9 +34,9 @@ struct Finishing {
     done: oneshot::Sender<Result<(), String>>,
 }
 
-impl Joining {
-    pub(super) fn new(JoinRequests(requests, left_out): JoinRequests) -> Joining {
-        Joining { requests, left_out, finishing: VecDeque::new(), asides: Asides::default() }
+impl JoiningTables {
+    pub(super) fn new(JoinRequests(requests, left_out): JoinRequests) -> JoiningTables {
+        JoiningTables { requests, left_out, finishing: VecDeque::new(), asides: Asides::default() }
     }
 
     /// The next request that is already here.

@@ -15,12 +15,12 @@ use txn::{Assembler, Begin, Notice};
 use crate::error::Error;
 use crate::join::Role;
 use crate::mapping::Mappings;
-use crate::open_transaction::{Mapped, Start, StreamedEnd, StreamedHandle};
+use crate::open_transaction::{Mapped, StreamedEnd, StreamedHandle, StreamedStart};
 
 /// See the module.
-pub(crate) struct Streaming {
+pub(crate) struct StreamedExecution {
     /// `None` where no session is free for streamed transactions.
-    starts: Option<mpsc::UnboundedSender<Start>>,
+    starts: Option<mpsc::UnboundedSender<StreamedStart>>,
     /// The streamed transaction that is executed while it is open.
     told: Option<StreamedHandle>,
     /// A streamed transaction that is no longer executed while it is open.
@@ -29,10 +29,10 @@ pub(crate) struct Streaming {
     ended: Option<Box<StreamedEnd>>,
 }
 
-impl Streaming {
+impl StreamedExecution {
     /// Starts transactions by `starts`, if a session is free for them.
-    pub(crate) fn new(starts: Option<mpsc::UnboundedSender<Start>>) -> Streaming {
-        Streaming { starts, told: None, given_up: None, ended: None }
+    pub(crate) fn new(starts: Option<mpsc::UnboundedSender<StreamedStart>>) -> StreamedExecution {
+        StreamedExecution { starts, told: None, given_up: None, ended: None }
     }
 
     /// Whether the end of a streamed transaction waits to be handed over.

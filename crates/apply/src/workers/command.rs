@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::join::Join;
 use crate::large::Large;
 use crate::lock_watch::Wait;
-use crate::open_transaction::{Start, StreamedEnd};
+use crate::open_transaction::{StreamedEnd, StreamedStart};
 
 /// What a worker is told to do.
 pub(super) enum Command {
@@ -24,7 +24,7 @@ pub(super) enum Command {
     Chunk(Box<Chunk>),
     Large(Box<Large>),
     /// Execute a transaction while it is open, until it has its turn or must leave.
-    Open(Start),
+    Open(StreamedStart),
     /// Apply all of a streamed transaction that no worker has open.
     Ended(Box<StreamedEnd>),
     Join(Join),

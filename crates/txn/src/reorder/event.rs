@@ -19,7 +19,7 @@ pub enum ReorderedEvent<'a, R> {
     /// Tables were emptied.
     Truncate(ReorderedTruncate<'a, R>),
     /// `pg_logical_emit_message`.
-    Message(LogicalMessage<'a>),
+    Message(ReorderedMessage<'a>),
 }
 
 /// Where transactions, and blocks of them, begin and end.
@@ -187,7 +187,7 @@ pub struct ReorderedTruncate<'a, R> {
 
 /// A logical message in WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogicalMessage<'a> {
+pub struct ReorderedMessage<'a> {
     /// Where its record ends, the position that pgoutput reports.
     pub lsn: Lsn,
     /// The (sub)transaction; may be invalid if it is not transactional.

@@ -36,7 +36,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 pub use error::{Error, Unknown};
 pub use event::{
-    Boundary, Finished, LogicalMessage, Origin, Prepared, RawAction, ReorderedEvent, ReorderedRow,
+    Boundary, Finished, Origin, Prepared, RawAction, ReorderedEvent, ReorderedMessage, ReorderedRow,
     ReorderedTruncate,
 };
 pub use input::{At, End, Options, RawChange, Resolve, Target};
@@ -200,7 +200,7 @@ impl<R: Clone + Eq + Hash> ReorderBuffer<R> {
             Output::Boundary(boundary) => ReorderedEvent::Boundary(boundary),
             Output::Message { lsn, xid, prefix, content } => {
                 let (lsn, xid) = (*lsn, *xid);
-                ReorderedEvent::Message(LogicalMessage { lsn, xid, transactional: false, prefix, content })
+                ReorderedEvent::Message(ReorderedMessage { lsn, xid, transactional: false, prefix, content })
             }
             Output::Replay(replay) => return replay.event(),
         })

@@ -19,7 +19,7 @@ use rustc_hash::FxHashSet;
 
 use super::entry::{Entry, Kind, flag};
 use super::error::{Error, Kind as Failure};
-use super::event::{Boundary, LogicalMessage, RawAction, ReorderedEvent, ReorderedRow, ReorderedTruncate};
+use super::event::{Boundary, RawAction, ReorderedEvent, ReorderedMessage, ReorderedRow, ReorderedTruncate};
 use super::run::{Pieces, RunReader};
 use super::toast::Chunks;
 use super::transaction::{NamedRun, Names};
@@ -248,7 +248,7 @@ impl<R: Clone + Eq + Hash> Replay<R> {
             }
             Kind::Message => {
                 let (lsn, prefix, content) = entry.message()?;
-                return Some(ReorderedEvent::Message(LogicalMessage {
+                return Some(ReorderedEvent::Message(ReorderedMessage {
                     lsn,
                     xid,
                     transactional: true,
