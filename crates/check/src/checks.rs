@@ -39,7 +39,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 63] = [
+const CHECKS: [Check; 64] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -108,6 +108,7 @@ const CHECKS: [Check; 63] = [
     Check::Table(tables::types),
     Check::Both(tables::rows_in_the_way),
     Check::Table(identity::identity),
+    Check::Table(|pair| conflicts::remembered_rows(pair).into_iter().collect()),
     Check::Target(acting::other_writers),
 ];
 

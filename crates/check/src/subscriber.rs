@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use base::Oid;
 use serde::Deserialize;
 use source::publication::{self, TableName, TargetTable as Described};
 use state::queries;
@@ -145,6 +146,10 @@ pub(crate) struct TargetFacts {
     /// Its keys are created after the copy.
     #[serde(skip)]
     pub(crate) unbuilt: bool,
+    /// The columns by which its deletions are remembered, or why they are not; `None` if nobody
+    /// asked.
+    #[serde(skip)]
+    pub(crate) remembered_by: Option<Result<Vec<String>, String>>,
 }
 
 /// A table of the target and all that is known of it.
@@ -346,6 +351,9 @@ impl Subscriber {
         };
         let unbuilt = steps.is_some_and(|steps| steps.count > 0);
         tables.values_mut().for_each(|table| table.facts.unbuilt = unbuilt);
+        if wanted.retain_dead_tuples {
+            look_at_identities(reader, &mut tables).await;
+        }
         let oids: Vec<u32> = tables.values().map(|table| table.described.oid.0).collect();
         let schemas: Vec<Schema> = reader.rows("schemas", SCHEMAS, &[]).await?;
         let closed = schemas.iter().filter(|schema| !schema.open).map(|schema| schema.name.clone()).collect();
@@ -415,6 +423,20 @@ async fn tables(
         .collect();
     look_for_rows(reader, &mut tables).await?;
     Ok(tables)
+}
+
+/// By which columns deletions are remembered.
+async fn look_at_identities(reader: &mut FactReader<'_>, tables: &mut HashMap<TableName, TargetTable>) {
+    let oids: Vec<Oid> = tables.values().map(|table| table.described.oid).collect();
+    match retention::identities(reader.session, &oids).await {
+        Ok(mut identities) => {
+            for table in tables.values_mut() {
+                table.facts.remembered_by = identities.remove(&table.described.oid);
+            }
+        }
+        // A lost session shows by the next question.
+        Err(error) => reader.not_told("replica identities", &base::with_causes(&error)),
+    }
 }
 
 /// Only where there are pages: an empty file needs no look.

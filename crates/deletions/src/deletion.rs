@@ -25,16 +25,19 @@ pub enum Kind {
     KeyChange,
     /// TRUNCATE, which removed all rows of a table.
     Truncate,
+    /// Any of these, of a row that nobody could name ([`RowKey::of_unnamed`]).
+    Unnamed,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Delete, Kind::KeyChange, Kind::Truncate];
+    const ALL: [Kind; 4] = [Kind::Delete, Kind::KeyChange, Kind::Truncate, Kind::Unnamed];
 
     fn number(self) -> u8 {
         match self {
             Kind::Delete => 0,
             Kind::KeyChange => 1,
             Kind::Truncate => 2,
+            Kind::Unnamed => 3,
         }
     }
 }
@@ -101,8 +104,8 @@ mod tests {
             tombstone.encode(b"row", &mut value);
             assert_eq!(Tombstone::decode(lsn, &value), Some((tombstone, &b"row"[..])));
         }
-        assert_eq!(Kind::ALL.map(Kind::number), [0, 1, 2]);
-        assert_eq!(Tombstone::decode(Lsn::INVALID, &[3; HEAD_BYTES]), None);
+        assert_eq!(Kind::ALL.map(Kind::number), [0, 1, 2, 3]);
+        assert_eq!(Tombstone::decode(Lsn::INVALID, &[4; HEAD_BYTES]), None);
         assert_eq!(Tombstone::decode(Lsn::INVALID, &[0; HEAD_BYTES - 1]), None);
     }
 }

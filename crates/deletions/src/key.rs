@@ -8,7 +8,8 @@
 //!
 //! ```text
 //! u32  the OID of the table, of the topmost one for a partition
-//! u8   what follows: 0 the identity, 1 a hash of it, 2 a table that was emptied
+//! u8   what follows: 0 the identity, 1 a hash of it, 2 a table that was emptied, 3 nothing: a row
+//!      that nobody could name
 //! for each identity column, in the order of the table's columns:
 //!   u8      0 NULL, 1 a value
 //!   varint  length of the canonical bytes, and the bytes
@@ -49,10 +50,11 @@ mod tag {
     pub(super) const IDENTITY: u8 = 0;
     pub(super) const HASH: u8 = 1;
     pub(super) const TABLE: u8 = 2;
+    pub(super) const UNNAMED: u8 = 3;
 }
 
 /// The key of a row or of an emptied table. It may be written again, and keeps its memory.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RowKey {
     bytes: Vec<u8>,
     /// What was hashed; empty where the bytes say everything.
@@ -116,6 +118,15 @@ impl RowKey {
         let mut key = RowKey::default();
         key.begin(table, tag::TABLE);
         key.bytes.extend_from_slice(&relation.0.to_be_bytes());
+        key
+    }
+
+    /// The key under which it is remembered that rows of `table` were deleted whose identity is not
+    /// known.
+    #[must_use]
+    pub fn of_unnamed(table: Oid) -> RowKey {
+        let mut key = RowKey::default();
+        key.begin(table, tag::UNNAMED);
         key
     }
 

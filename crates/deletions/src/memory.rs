@@ -484,12 +484,29 @@ impl Memory {
         if self.captured < miss.fence {
             return Ok(Answer::NotYet);
         }
-        let row = self.tombstone(key)?;
-        let table = self.tombstone(&RowKey::of_emptied(key.table(), key.table()))?;
-        let last = [row, table].into_iter().flatten().max_by_key(|tombstone| tombstone.lsn);
-        let answer = last.map_or_else(|| self.forgotten.without_tombstone(miss), Answer::Deleted);
+        let answer = self.answer(key, miss)?;
         self.figures.retention_exceeded += u64::from(answer == Answer::NotCovered);
         Ok(answer)
+    }
+
+    fn answer(&self, key: &RowKey, miss: Miss) -> Result<Answer> {
+        let table = key.table();
+        let row = self.stored(key)?;
+        // A row of the same hash was deleted later, and hides what became of this one.
+        if row.is_some_and(|(_, is_of_key)| !is_of_key) {
+            return Ok(Answer::NotCovered);
+        }
+        let emptied = self.tombstone(&RowKey::of_emptied(table, table))?;
+        let row = row.map(|(tombstone, _)| tombstone);
+        let last = [row, emptied].into_iter().flatten().max_by_key(|tombstone| tombstone.lsn);
+        let unnamed = self.tombstone(&RowKey::of_unnamed(table))?;
+        Ok(match (last, unnamed) {
+            // It may have been this row, which had come back.
+            (Some(last), Some(unnamed)) if unnamed.lsn > last.lsn => Answer::NotCovered,
+            (Some(last), _) => Answer::Deleted(last),
+            (None, Some(_)) => Answer::NotCovered,
+            (None, None) => self.forgotten.without_tombstone(miss),
+        })
     }
 
     /// The last deletion of a row, or of a partition's or table's rows ([`RowKey::of_emptied`]),
@@ -498,6 +515,12 @@ impl Memory {
     /// # Errors
     /// As [`Memory::look_up`].
     pub fn tombstone(&self, key: &RowKey) -> Result<Option<Tombstone>> {
+        let stored = self.stored(key)?;
+        Ok(stored.filter(|(_, is_of_key)| *is_of_key).map(|(tombstone, _)| tombstone))
+    }
+
+    /// The last deletion under these bytes, and whether it is of this key or of one with its hash.
+    fn stored(&self, key: &RowKey) -> Result<Option<(Tombstone, bool)>> {
         let version =
             self.store.latest(self.tombstones, key.bytes()).map_err(Error::store("read its store"))?;
         let Some(version) = version.filter(|version| version.lsn > self.forgotten.floor()) else {
@@ -505,7 +528,7 @@ impl Memory {
         };
         let found = Tombstone::decode(version.lsn, &version.value);
         let (tombstone, witness) = found.expect("this memory wrote it, and the store checks its pages");
-        Ok(Some(tombstone).filter(|_| witness == key.witness()))
+        Ok(Some((tombstone, witness == key.witness())))
     }
 
     /// Says that a row is going to be looked up, so that a page that is not in memory is read

@@ -291,6 +291,15 @@ const FAMILIES: &[Family] = &[
         "1 while WAL is waited for, in the archive or on standbys.",
         |s| plain(s.decoded.as_ref().map(|own| f64::from(u8::from(own.awaited.is_some())))),
     ),
+    family(
+        "pgsluice_retention_exceeded_total",
+        "counter",
+        "Rows that an UPDATE did not find, and of which nobody knows whether they were deleted.",
+        |s| plain(s.deletions.as_ref().map(|own| own.retention_exceeded as f64)),
+    ),
+    family("pgsluice_retained_deletions", "gauge", "Deletions of the target that are remembered.", |s| {
+        plain(s.deletions.as_ref().map(|own| own.count as f64))
+    }),
     family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
         by_table(s, |t| t.rows)
     }),

@@ -9,7 +9,7 @@
 //! | UPDATE with an old row: the key changed, or REPLICA IDENTITY FULL | the old row |
 //! | UPDATE without one, INSERT | nothing; most are dropped unread |
 //! | TRUNCATE | each table and partition that it names |
-//! | DELETE in a table without a replica identity | nothing: its WAL does not say which row |
+//! | DELETE in a table without a replica identity, or with one that cannot be rendered | the table: its WAL does not say which row |
 //!
 //! Deletions come in the order of their commits, those of a transaction in the order of its
 //! changes. What a deletion is remembered by does not belong here.
@@ -48,6 +48,8 @@ pub enum DeletedWhat {
         /// An UPDATE gave the row another identity.
         is_key_change: bool,
     },
+    /// A row of this table or partition, and it is not known which.
+    Unnamed(Arc<DeletedFrom>),
     /// All rows of this table or partition.
     Table(Oid),
 }
@@ -134,13 +136,16 @@ impl DeletionWriter {
         let (old, is_key_change) = match &row.action {
             RawAction::Delete(Some(old)) => (old, false),
             RawAction::Update { old: Some(old), .. } => (old, true),
-            RawAction::Delete(None) | RawAction::Update { old: None, .. } | RawAction::Insert(_) => {
+            RawAction::Delete(None) => {
+                let table = self.described(table);
+                self.push(DeletedWhat::Unnamed(table), row.xid);
                 return Ok(());
             }
+            RawAction::Update { old: None, .. } | RawAction::Insert(_) => return Ok(()),
         };
-        // A table whose identity cannot be rendered has no deletions. A look-up refuses it by its
-        // type.
         if table.failure.is_some() || table.columns.is_empty() {
+            let table = self.described(table);
+            self.push(DeletedWhat::Unnamed(table), row.xid);
             return Ok(());
         }
         let of = Of { lsn: row.lsn, table, chunks: row.chunks };

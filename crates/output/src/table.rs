@@ -171,7 +171,8 @@ fn deletions_of(relation: &Relation) -> How {
     let (changes, columns): (Actions, Vec<&Column>) = match relation.identity {
         // TRUNCATE is known without an identity.
         _ if relation.kind == b'p' => (Actions::NONE, Vec::new()),
-        Identity::Nothing { .. } => (Actions::NONE, Vec::new()),
+        // It is known that a row was deleted.
+        Identity::Nothing { .. } => (Actions::DELETE, Vec::new()),
         // An update that changes an indexed column is not HOT.
         Identity::Index { .. } => {
             (Actions::DELETE | Actions::NOT_HOT, relation.columns.iter().filter(in_identity).collect())

@@ -12,7 +12,7 @@ use deletions::{Identity, RowKey, Value};
 use source::end::SOURCE_SETTINGS;
 
 use crate::error::Error;
-use crate::identities::{equalities, root_of};
+use crate::identities::{equalities, of_columns};
 use crate::settings::Settings;
 
 /// The session for questions, and what it has learned.
@@ -50,13 +50,13 @@ impl AskedTable {
 // The identity of a partitioned table is that of the partitions that have its rows, if they agree.
 const IDENTITY: &str = "\
 WITH RECURSIVE below AS (
-  SELECT $1::oid AS oid
+  SELECT t.oid AS top, t.oid FROM pg_catalog.unnest($1::oid[]) AS t(oid)
   UNION ALL
-  SELECT i.inhrelid FROM below b
+  SELECT b.top, i.inhrelid FROM below b
   JOIN pg_catalog.pg_class c ON c.oid = b.oid AND c.relkind = 'p'
   JOIN pg_catalog.pg_inherits i ON i.inhparent = b.oid
 ), identities AS (
-  SELECT DISTINCT c.relreplident = 'f' AS whole, (
+  SELECT DISTINCT b.top, c.relreplident = 'f' AS whole, (
     SELECT pg_catalog.array_agg(a.attname::text ORDER BY a.attname::text COLLATE \"C\")
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -69,7 +69,7 @@ WITH RECURSIVE below AS (
       AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END
   ) k ON true
 )
-SELECT whole, columns FROM identities";
+SELECT whole, columns, top, COALESCE(pg_catalog.pg_partition_root(top)::pg_catalog.oid, top) FROM identities";
 
 impl Asking {
     pub(crate) async fn session(&mut self, settings: &Settings) -> Result<&Session, Error> {
@@ -89,15 +89,42 @@ impl Asking {
 
 /// How rows of a table are named, as the target says now.
 pub(crate) async fn look_up_table(session: &Session, table: Oid) -> Result<Option<AskedTable>, Error> {
-    let Some(root) = root_of(session, table).await? else { return Ok(None) };
-    let rows = session.query(IDENTITY, &[&table.0]).await.map_err(|error| session.error(error))?;
-    let [row] = rows.as_slice() else { return Ok(None) };
-    let Some(columns) = row.get::<_, Option<Vec<String>>>(1) else { return Ok(None) };
-    let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let equalities = equalities(session, table, &names).await?;
-    Ok(equalities.ok().map(|equalities| AskedTable {
-        root,
-        identity: Identity::new(equalities, row.get(0)),
-        columns,
-    }))
+    Ok(named(session, &[table]).await?.remove(&table).and_then(Result::ok))
+}
+
+/// How rows of each of these tables are named, or why the memory cannot know them. A table that has
+/// no rows because it has no partitions is left out.
+pub(crate) async fn named(
+    session: &Session,
+    tables: &[Oid],
+) -> Result<HashMap<Oid, Result<AskedTable, String>>, Error> {
+    let oids: Vec<u32> = tables.iter().map(|table| table.0).collect();
+    let rows = session.query(IDENTITY, &[&oids]).await.map_err(|error| session.error(error))?;
+    let mut known = equalities(session, tables).await?;
+    let mut named = HashMap::new();
+    for row in &rows {
+        let table = Oid(row.get(2));
+        let columns: Vec<String> = row.get::<_, Option<_>>(1).unwrap_or_default();
+        let names: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let asked = of_columns(known.remove(&table), &names).map(|equalities| AskedTable {
+            root: Oid(row.get(3)),
+            identity: Identity::new(equalities, row.get(0)),
+            columns,
+        });
+        let differs = || Err("its partitions have different replica identities".to_owned());
+        named.entry(table).and_modify(|of| *of = differs()).or_insert(asked);
+    }
+    Ok(named)
+}
+
+/// By which columns the memory knows the rows of each of these tables, or why it cannot know them.
+///
+/// # Errors
+/// The session failed.
+pub async fn identities(
+    session: &Session,
+    tables: &[Oid],
+) -> Result<HashMap<Oid, Result<Vec<String>, String>>, Error> {
+    let named = named(session, tables).await?;
+    Ok(named.into_iter().map(|(table, named)| (table, named.map(|named| named.columns))).collect())
 }

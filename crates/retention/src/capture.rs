@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Lsn, PgTimestamp, Progress};
+use base::{Lsn, PgTimestamp, Progress, Xid};
 use client::Session;
 use deletions::{Deletion, Kind, Memory, RowKey, Tombstone, Value};
 use output::{Deleted, DeletedWhat, DeletionDecoder, Publications};
@@ -174,30 +174,7 @@ impl Capture<'_> {
         let mut recorded = 0;
         let mut deletions = decoder.push(bytes)?;
         while let Some(Deleted { what, xid, commit }) = deletions.next()? {
-            let kind = match what {
-                DeletedWhat::Row { table, values, is_key_change } => {
-                    let Some(named) = identities.of(session, &table, xid).await? else { continue };
-                    let Some(identity) = &named.identity else { continue };
-                    let values = named
-                        .places
-                        .iter()
-                        .map(|place| values[*place].as_deref().map_or(Value::Null, Value::Binary));
-                    if let Err(malformed) = identity.write(named.root, values, key) {
-                        let (schema, table) = &table.name;
-                        tracing::warn!(
-                            "a deletion of \"{schema}\".\"{table}\" is not remembered: {malformed}"
-                        );
-                        continue;
-                    }
-                    if is_key_change { Kind::KeyChange } else { Kind::Delete }
-                }
-                DeletedWhat::Table(relation) => {
-                    wait_until_visible(session, xid).await?;
-                    let Some(root) = root_of(session, relation).await? else { continue };
-                    *key = RowKey::of_emptied(root, relation);
-                    Kind::Truncate
-                }
-            };
+            let Some(kind) = name(session, identities, (&what, xid), key).await? else { continue };
             let tombstone =
                 Tombstone { lsn: commit.end_lsn, xid, origin: commit.origin, time: commit.time, kind };
             if let Some(memory) = retention.memory().as_mut() {
@@ -232,4 +209,43 @@ impl Capture<'_> {
         self.committed = Instant::now();
         Ok(())
     }
+}
+
+/// Makes `key` the key of what is gone. `None` if the target does not have the table any more, so
+/// that nobody can miss a row of it.
+///
+/// A row that cannot be named is remembered as one of its table. So are the rows of a partition
+/// that was emptied alone, because nobody knows which partition a missing row was in.
+async fn name(
+    session: &Session,
+    identities: &mut Identities,
+    (what, xid): (&DeletedWhat, Xid),
+    key: &mut RowKey,
+) -> Result<Option<Kind>, Error> {
+    let (named, table) = match what {
+        DeletedWhat::Row { table, .. } | DeletedWhat::Unnamed(table) => {
+            let Some(named) = identities.of(session, table, xid).await? else { return Ok(None) };
+            (named, table)
+        }
+        DeletedWhat::Table(relation) => {
+            wait_until_visible(session, xid).await?;
+            let Some(root) = root_of(session, *relation).await? else { return Ok(None) };
+            let is_whole = root == *relation;
+            *key = if is_whole { RowKey::of_emptied(root, root) } else { RowKey::of_unnamed(root) };
+            return Ok(Some(if is_whole { Kind::Truncate } else { Kind::Unnamed }));
+        }
+    };
+    if let (DeletedWhat::Row { values, is_key_change, .. }, Some(identity)) = (what, &named.identity) {
+        let values =
+            named.places.iter().map(|place| values[*place].as_deref().map_or(Value::Null, Value::Binary));
+        match identity.write(named.root, values, key) {
+            Ok(()) => return Ok(Some(if *is_key_change { Kind::KeyChange } else { Kind::Delete })),
+            Err(malformed) => {
+                let (schema, table) = &table.name;
+                tracing::warn!("a deletion of \"{schema}\".\"{table}\" has no key: {malformed}");
+            }
+        }
+    }
+    *key = RowKey::of_unnamed(named.root);
+    Ok(Some(Kind::Unnamed))
 }

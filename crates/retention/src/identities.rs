@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use base::{Oid, Xid};
 use client::Session;
-use deletions::{ColumnType, Equality, Identity, Shape};
+use deletions::{ColumnType, Equality, Identity, Shape, UnknownEquality};
 use output::DeletedFrom;
 
 use crate::error::Error;
@@ -57,14 +57,15 @@ FROM pg_catalog.pg_class c WHERE c.oid = $1";
 // A domain's type is the one beneath all domains. An element that is a domain is refused.
 const COLUMNS: &str = "\
 WITH RECURSIVE beneath AS (
-  SELECT a.attname, a.attcollation, a.atttypid AS type FROM pg_catalog.pg_attribute a
-  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped
+  SELECT a.attrelid, a.attname, a.attcollation, a.atttypid AS type FROM pg_catalog.pg_attribute a
+  WHERE a.attrelid = ANY ($1::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
   UNION ALL
-  SELECT b.attname, b.attcollation, t.typbasetype FROM beneath b
+  SELECT b.attrelid, b.attname, b.attcollation, t.typbasetype FROM beneath b
   JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd'
 )
 SELECT b.attname::text, t.oid, t.typname::text, t.typtype::text,
-       e.oid, e.typname::text, e.typtype::text, COALESCE(c.collisdeterministic, true)
+       e.oid, e.typname::text, e.typtype::text, COALESCE(c.collisdeterministic, true),
+       b.attrelid
 FROM beneath b JOIN pg_catalog.pg_type t ON t.oid = b.type AND t.typtype <> 'd'
 LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND t.typlen = -1 AND t.typcategory = 'A'
 LEFT JOIN pg_catalog.pg_collation c ON c.oid = b.attcollation";
@@ -114,36 +115,45 @@ async fn ask(session: &Session, table: &DeletedFrom) -> Result<Option<Named>, Er
     let mut places: Vec<usize> = (0..table.columns.len()).collect();
     places.sort_unstable_by_key(|place| &table.columns[*place]);
     let columns: Vec<&str> = places.iter().map(|place| table.columns[*place].as_str()).collect();
-    let identity = match equalities(session, table.relation, &columns).await? {
+    let mut known = equalities(session, &[table.relation]).await?;
+    let identity = match of_columns(known.remove(&table.relation), &columns) {
         Ok(equalities) => Some(Arc::new(Identity::new(equalities, table.is_whole_row))),
         Err(refused) => {
             let (schema, table) = &table.name;
-            tracing::warn!("deletions of \"{schema}\".\"{table}\" are not remembered: {refused}");
+            tracing::warn!("deletions of \"{schema}\".\"{table}\" are not remembered by row: {refused}");
             None
         }
     };
     Ok(Some(Named { root, identity, places }))
 }
 
-/// How values of these columns are compared, or why that is not known.
-pub(crate) async fn equalities(
-    session: &Session,
-    relation: Oid,
-    columns: &[&str],
-) -> Result<Result<Vec<Equality>, String>, Error> {
-    let rows = session.query(COLUMNS, &[&relation.0]).await.map_err(|error| session.error(error))?;
-    let mut equalities = Vec::new();
-    for name in columns {
-        // It was dropped or renamed since, and with it what deletions were known by.
-        let Some(row) = rows.iter().find(|row| row.get::<_, &str>(0) == *name) else {
-            return Ok(Err(format!("column \"{name}\" is gone")));
-        };
-        match Equality::of(&column(row)) {
-            Ok(equality) => equalities.push(equality),
-            Err(refused) => return Ok(Err(refused.to_string())),
-        }
+/// How values of a table's columns are compared, or why that is not known.
+pub(crate) type Equalities = HashMap<String, Result<Equality, UnknownEquality>>;
+
+/// The same for all columns of these tables.
+pub(crate) async fn equalities(session: &Session, tables: &[Oid]) -> Result<HashMap<Oid, Equalities>, Error> {
+    let oids: Vec<u32> = tables.iter().map(|table| table.0).collect();
+    let rows = session.query(COLUMNS, &[&oids]).await.map_err(|error| session.error(error))?;
+    let mut known: HashMap<Oid, Equalities> = HashMap::new();
+    for row in &rows {
+        let columns = known.entry(Oid(row.get(8))).or_default();
+        columns.insert(row.get(0), Equality::of(&column(row)));
     }
-    Ok(Ok(equalities))
+    Ok(known)
+}
+
+/// How values of these columns are compared, or why that is not known.
+pub(crate) fn of_columns(known: Option<Equalities>, columns: &[&str]) -> Result<Vec<Equality>, String> {
+    if columns.is_empty() {
+        return Err("the table has no replica identity".to_owned());
+    }
+    let mut known = known.unwrap_or_default();
+    let mut equality = |name: &&str| match known.remove(*name) {
+        Some(equality) => equality.map_err(|refused| format!("column \"{name}\": {refused}")),
+        // It was dropped or renamed since, and with it what deletions were known by.
+        None => Err(format!("column \"{name}\" is gone")),
+    };
+    columns.iter().map(&mut equality).collect()
 }
 
 /// A column's type as a row of [`COLUMNS`] has it.

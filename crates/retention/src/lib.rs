@@ -40,7 +40,7 @@ mod publisher;
 mod removal;
 mod settings;
 
-pub use asking::AskedTable;
+pub use asking::{AskedTable, identities};
 pub use capture::run;
 pub use condition::{Condition, Unfit};
 pub use deletions::{Answer, Bounds, Figures, RowKey, Tombstone, Value, Waiting};

@@ -2,7 +2,9 @@
 
 use conflict::Rules;
 
-use super::names::tables;
+use super::identity::found_by;
+use super::names::{few, tables};
+use super::pair::Pair;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
 use crate::subscriber::Subscriber;
@@ -54,6 +56,26 @@ pub(super) fn deletions_in_wal(wanted: &Wanted, target: &Subscriber) -> Vec<Find
     let finding = Finding::cannot(End::Target, "wal_level", what).remedy("then restart the server");
     // Changes are applied nevertheless.
     vec![finding.sql("ALTER SYSTEM SET wal_level = logical").refusing(Refuses::Never)]
+}
+
+/// Deletions are remembered by the target's replica identity, and asked for by the columns by which
+/// rows are found.
+pub(super) fn remembered_rows(pair: &Pair<'_>) -> Option<Finding> {
+    let found_by = found_by(pair)?;
+    let why = match pair.target.facts.remembered_by.as_ref()? {
+        Err(why) => why.clone(),
+        Ok(columns) if *columns != found_by => format!(
+            "they are known by {} (the target's replica identity), and rows are found by {}",
+            few(columns),
+            few(&found_by)
+        ),
+        Ok(_) => return None,
+    };
+    let what = format!(
+        "deletions of its rows cannot be asked for, so that an update of a deleted row counts as update_missing: {why}"
+    );
+    let remedy = "give it the source's replica identity, on columns of types that pgsluice compares";
+    Some(Finding::warning(End::Target, pair.object(), what).remedy(remedy))
 }
 
 /// A rule for a table that is not published is more often a mistake than intended.

@@ -49,6 +49,21 @@ pub(super) fn identity(pair: &Pair<'_>) -> Vec<Finding> {
     findings
 }
 
+/// The columns by which rows are found, in the order of their names; `None` if no change looks for
+/// a row.
+pub(super) fn found_by<'a>(pair: &'a Pair<'_>) -> Option<Vec<&'a str>> {
+    if !pair.publisher.publishes_old_rows(pair.published()) {
+        return None;
+    }
+    let mut columns = match lookup(pair) {
+        Lookup::Key(columns) | Lookup::Columns(columns) => columns,
+        Lookup::Row => pair.published().columns.iter().map(|column| column.name.as_str()).collect(),
+        Lookup::None => return None,
+    };
+    columns.sort_unstable();
+    Some(columns)
+}
+
 fn lookup<'a>(pair: &'a Pair<'_>) -> Lookup<'a> {
     let published = pair.published();
     let is_published = |name: &&str| published.columns.iter().any(|column| column.name == **name);

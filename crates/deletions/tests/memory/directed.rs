@@ -92,6 +92,28 @@ fn truncate_leaves_one_tombstone_for_a_table() {
 }
 
 #[test]
+fn a_deletion_of_an_unknown_row_covers_no_row_of_its_table_until_the_horizon_has_passed_it() {
+    let mut memory = settled(&SimDisks::default(), Bounds::default());
+    let unnamed = Tombstone { kind: Kind::Unnamed, ..tombstone(300, 3000) };
+    record(&mut memory, &row(1), tombstone(200, 2000));
+    record(&mut memory, &RowKey::of_unnamed(TABLE), unnamed);
+    record(&mut memory, &row(2), tombstone(300, 3000));
+    record(&mut memory, &row(3), tombstone(400, 4000));
+    commit(&mut memory, 410, 0);
+    assert_eq!(ask(&mut memory, 1, 1500), Answer::NotCovered, "it may have come back");
+    assert_eq!(ask(&mut memory, 2, 1500), Answer::Deleted(tombstone(300, 3000)), "by the same transaction");
+    assert_eq!(ask(&mut memory, 3, 1500), Answer::Deleted(tombstone(400, 4000)));
+    assert_eq!(ask(&mut memory, 4, 9000), Answer::NotCovered);
+    assert_eq!(memory.figures().retention_exceeded, 2);
+    let mut elsewhere = RowKey::default();
+    Identity::new(vec![Equality::Bool], false).write(Oid(9), [Value::Text(b"t")], &mut elsewhere).unwrap();
+    assert_eq!(memory.look_up(&elsewhere, miss(9000, 0)).unwrap(), SEEN, "another table");
+    let candidate = memory.candidate().unwrap();
+    memory.advance(candidate);
+    assert_eq!(ask(&mut memory, 4, 9000), SEEN);
+}
+
+#[test]
 fn rows_of_equal_hash_are_told_apart() {
     let mut memory = settled(&SimDisks::default(), Bounds::default());
     let identity = Identity::new(vec![Equality::Text], true);

@@ -187,3 +187,40 @@ fn a_target_that_cannot_be_captured_is_named_and_changes_flow() {
         }
     });
 }
+
+#[test]
+fn a_table_whose_deletions_have_no_key_is_named_and_counted() {
+    retaining(&[], |s| {
+        s.source("CREATE TABLE n (id int PRIMARY KEY, v text); INSERT INTO n VALUES (1, 'v'), (2, 'v')");
+        // Nothing on the target says which row a deletion is of.
+        s.target("CREATE TABLE n (id int, v text)");
+        follow(s);
+        let checked = s.call(0, &["check", "--json", "--publication", "p", "--retain-dead-tuples"]);
+        let report: serde_json::Value = serde_json::from_str(&checked.stdout).unwrap();
+        let named: Vec<&str> = report["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|found| {
+                found["what"].as_str().unwrap().contains("deletions of its rows cannot be asked for")
+            })
+            .map(|found| found["object"].as_str().unwrap())
+            .collect();
+        assert_eq!(named, ["table public.n"], "{report:#}");
+        apart(s, &[(Source, "UPDATE n SET v = 'w' WHERE id = 1"), (Target, "DELETE FROM n WHERE id = 1")]);
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (0, 1));
+        for number in 0..s.followers() {
+            assert_eq!(deletions(s, number, "retention_exceeded"), 1);
+        }
+        // The identity that it gets now does not know what was deleted before.
+        s.target("ALTER TABLE n ADD PRIMARY KEY (id)");
+        apart(
+            s,
+            &[
+                (Source, "UPDATE n SET v = 'x' WHERE id = 1; UPDATE n SET v = 'x' WHERE id = 2"),
+                (Target, "DELETE FROM n WHERE id = 2"),
+            ],
+        );
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (1, 1));
+    });
+}

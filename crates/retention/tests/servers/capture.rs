@@ -70,8 +70,6 @@ fn d1_each_way_to_lose_a_row_is_captured() {
         let long = cluster.one(DB, "SELECT k FROM toasted");
         let row = vec![Equality::Text, Equality::Integer(4)];
         capturing.tombstone(&cluster, whole("toasted", row, &[&long, "1"]));
-        cluster.sql(DB, "DELETE FROM nothing").unwrap();
-
         // A table made and emptied in one transaction, and one that was rewritten.
         cluster.sql(DB, "BEGIN; CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); DELETE FROM made; COMMIT").unwrap();
         capturing.tombstone(&cluster, by_id(&cluster, "made", "1"));
@@ -87,6 +85,46 @@ fn d1_each_way_to_lose_a_row_is_captured() {
         cluster.sql(DB, "TRUNCATE t, p").unwrap();
         for (table, id) in [("t", "50"), ("p", "3")] {
             assert_eq!(capturing.tombstone(&cluster, by_id(&cluster, table, id)).kind, Kind::Truncate);
+        }
+        capturing.end();
+    });
+}
+
+#[test]
+fn d1_a_row_that_cannot_be_named_is_not_covered() {
+    const TABLES: &str = "
+CREATE TABLE late (id int NOT NULL, v text);
+CREATE TABLE kept (id int PRIMARY KEY);
+CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);
+CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20);
+CREATE COLLATION blind (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+CREATE TABLE other (id int PRIMARY KEY, k text COLLATE blind NOT NULL UNIQUE);
+ALTER TABLE other REPLICA IDENTITY USING INDEX other_k_key;
+INSERT INTO late SELECT n, 'v' FROM generate_series(1, 9) n;
+INSERT INTO kept SELECT n FROM generate_series(1, 9) n;
+INSERT INTO p SELECT n FROM generate_series(1, 15) n;
+INSERT INTO other SELECT n, n FROM generate_series(1, 9) n";
+    Major::each(1, |major| {
+        let (cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        // Each of them is asked about by an identity that it got later.
+        cluster
+            .sql(DB, "DELETE FROM late WHERE id = 1; TRUNCATE p1; DELETE FROM other WHERE id = 1")
+            .unwrap();
+        cluster
+            .sql(DB, "ALTER TABLE late ADD PRIMARY KEY (id); ALTER TABLE other REPLICA IDENTITY DEFAULT")
+            .unwrap();
+        for table in ["late", "p", "other"] {
+            assert_eq!(capturing.ask(&cluster, by_id(&cluster, table, "1")), Answer::NotCovered, "{table}");
+        }
+        assert_eq!(capturing.ask(&cluster, by_id(&cluster, "kept", "1")), UNSEEN);
+        // A deletion with a name that comes later is known.
+        cluster.sql(DB, "DELETE FROM late WHERE id = 2; DELETE FROM other WHERE id = 2").unwrap();
+        cluster.sql(DB, "DELETE FROM p WHERE id = 12").unwrap();
+        for (table, id) in [("late", "2"), ("other", "2"), ("p", "12")] {
+            capturing.tombstone(&cluster, by_id(&cluster, table, id));
         }
         capturing.end();
     });
