@@ -10,7 +10,8 @@
 //! A table is copied in one of two ways:
 //!
 //! - **as one transaction**, with its record in the same transaction: small tables, and tables that
-//!   already hold rows. The copy adds to these rows, as the native first copy does;
+//!   already hold rows. The copy adds to these rows, as the native first copy does.
+//!   [`Options::whole_tables`] asks for this way for all tables;
 //! - **in ranges** of pages, several at a time, each its own transaction: large tables that are
 //!   empty. The copy records the begin of the table before the first row, and its end after the
 //!   last range. The transaction that records the end waits for its WAL, and so for all WAL before

@@ -24,6 +24,9 @@ pub struct Options {
     /// `synchronous_commit` of the ranges on the target. The record that a table is finished always
     /// waits for its WAL.
     pub synchronous_commit: String,
+    /// Copy every table as one transaction, so that no attempt empties a table. Clients may then
+    /// write to the tables on the target meanwhile.
+    pub whole_tables: bool,
     /// Go on if the role may not set `session_replication_role`.
     pub allow_triggers: bool,
     /// `application_name` of the connections, as `pg_stat_activity` shows it.
@@ -36,6 +39,7 @@ impl Default for Options {
             connections: 4,
             split_bytes: 256 << 20,
             synchronous_commit: "off".into(),
+            whole_tables: false,
             allow_triggers: false,
             application_name: "pgsluice copy".into(),
         }

@@ -171,7 +171,8 @@ async fn start_table(
         held => held?,
     }
     let point = attempt.snapshot.consistent_point;
-    let start = table::start(target, &table.job, table.units.len() > 1, &*attempt.record, point).await?;
+    let ranges = table.units.len() > 1 && !attempt.options.whole_tables;
+    let start = table::start(target, &table.job, ranges, &*attempt.record, point).await?;
     table.progress.start();
     match start {
         Start::Ranges => schedule.started(index, CopyMethod::Ranges),

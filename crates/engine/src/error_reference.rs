@@ -32,6 +32,7 @@ const DISABLED: HeldBy = ("pgsluice scenarios", "disable_on_error_keeps_the_pref
 const WAL_STATE: HeldBy = ("pgsluice scenarios", "without_what_was_kept_nothing_is_decoded");
 const RELOOK: HeldBy =
     ("pgsluice scenarios", "w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed");
+const BOTH_WAYS: HeldBy = ("pgsluice scenarios", "two_sides_with_rows_are_refused_with_the_remedy");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
 const COPY_AGAIN: &str =
@@ -126,6 +127,28 @@ base::error_reference! {
         "Check whether the target's rows of these tables may be removed. Then run `pgsluice relook` and \
         `pgsluice run`. The other tables stay as they are.",
         &[RELOOK],
+    ),
+    Kind::Refused(Refusal::BothHaveRows { .. }) => starting(
+        "Both sides of a pair have rows",
+        Refusal::BothHaveRows {
+            table: TableName::new("public", "orders"),
+            database: "app on b port 5432".to_owned(),
+        },
+        "Two databases are set up to follow each other, and the one that the first copy goes to has rows \
+        already. The other side would never receive them.",
+        "Let the copy start from the side that has the rows: `--source` names it. If both sides have the \
+        same rows, run with `--copy-data off`. `pgsluice verify` compares them. Otherwise empty the tables \
+        of one side.",
+        &[BOTH_WAYS],
+    ),
+    Kind::Refused(Refusal::OtherDirection { .. }) => starting(
+        "The other direction has ended",
+        Refusal::OtherDirection { name: name() },
+        "While two databases are set up to follow each other, neither direction can go on without the other, \
+        and the other has ended with an error of its own.",
+        "Repair the cause of that error, which the log has. Then give the same `pgsluice run` again. It \
+        continues where it was.",
+        &[BOTH_WAYS],
     ),
     Kind::Refused(Refusal::OtherMode { .. }) => starting(
         "The subscription was created in the other source mode",

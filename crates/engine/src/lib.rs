@@ -4,6 +4,7 @@
 mod adoption;
 mod byte_size;
 mod copied_table;
+mod direction;
 mod error;
 mod error_reference;
 mod history;
@@ -27,6 +28,7 @@ mod target_schema;
 pub use adoption::adoption_refuses;
 pub use apply::{CommitOrder, PrefetchMode};
 pub use check::{End, Finding, Report, Severity};
+pub use direction::Direction;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use pipeline::{learn_at_adoption, run};

@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | look at both ends, and judge what was found | `look` |
 //! | slot, snapshot, copy | `first_copy`, `snapshot` |
+//! | wait for the other direction of a pair | `turns` |
 //! | repair what failed before: another timeline, catalogs that were lost | `beginning`, `relook` |
 //! | build the applier's options | `apply_options`, `form`, `copied_from` |
 //! | find where the stream begins; run all that flows beside it | `beginning`, `flow` |
@@ -28,6 +29,7 @@ mod form;
 mod look;
 mod relook;
 mod snapshot;
+mod turns;
 
 use std::sync::Arc;
 
@@ -41,6 +43,7 @@ use wal_source::Passes;
 pub(crate) use self::attempt::Attempt;
 use self::attempt::{Ends, Past};
 pub use self::copied_from::learn_at_adoption;
+use self::first_copy::is_over;
 pub(crate) use self::first_copy::refuse_generated;
 pub(crate) use self::form::may_be_binary;
 use crate::error::{Error, Kind};
@@ -48,10 +51,11 @@ use crate::repeated::tell_when_over;
 use crate::retaining::Retaining;
 use crate::retry::{Backoff, Verdict, verdict};
 use crate::status::Failing;
-use crate::{Phase, Settings, Status, preflight, statistics, target_schema};
+use crate::{Direction, Phase, Settings, Status, preflight, statistics, target_schema};
 
 /// Runs one subscription until `stop`. Subscriptions that get the same `passes`, follow the same
-/// server and use [`crate::SourceMode::Wal`] share a pass over its WAL.
+/// server and use [`crate::SourceMode::Wal`] share a pass over its WAL. `direction` is given if
+/// another pipeline of this process replicates the other way.
 ///
 /// # Errors
 /// An error that another attempt cannot cure; see [`Error`].
@@ -59,10 +63,11 @@ pub async fn run(
     settings: Arc<Settings>,
     status: Arc<Status>,
     passes: Arc<Passes>,
+    direction: Option<Direction>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     let retaining = Retaining::start(&settings, &status);
-    let ended = run_attempts(settings, status, passes, stop).await;
+    let ended = run_attempts(settings, status, passes, direction, stop).await;
     retaining.finish().await;
     ended
 }
@@ -71,6 +76,7 @@ async fn run_attempts(
     settings: Arc<Settings>,
     status: Arc<Status>,
     passes: Arc<Passes>,
+    direction: Option<Direction>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
@@ -80,8 +86,14 @@ async fn run_attempts(
     let of_wal = Arc::new(settings.of_wal());
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
-        let attempt =
-            Attempt { settings: &settings, of_wal: &of_wal, status: &status, passes: &passes, stop: &stop };
+        let attempt = Attempt {
+            settings: &settings,
+            of_wal: &of_wal,
+            status: &status,
+            passes: &passes,
+            direction: direction.as_ref(),
+            stop: &stop,
+        };
         let before = past.failing.run();
         let result = tokio::select! {
             result = attempt.run(&mut backoff, &mut past) => result,
@@ -149,17 +161,20 @@ impl Attempt<'_> {
     async fn run(&self, backoff: &mut Backoff, past: &mut Past) -> Result<(), Error> {
         self.check_once(past).await?;
         self.status.spooling().check_room()?;
-        let mut ends = self.look(past).await?;
-        self.check(&ends)?;
+        let (mut ends, must_be_empty) = self.look_in_turn(past).await?;
         if ends.row.is_some() {
             ends.state.keep_oids().await?;
         }
         let copied = match ends.has_begun() {
-            false => self.begin(&mut ends).await?,
+            false => self.begin(&mut ends, must_be_empty).await?,
             true => self.resume(&mut ends, past).await?,
         };
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
+        if self.has_waited_for_copy(&ends).await? {
+            // What was found on both ends is from before the copy.
+            return Ok(());
+        }
         let joined = self.joined(&ends).await?;
         self.stream(ends, joined, (backoff, past)).await
     }
@@ -170,16 +185,21 @@ impl Attempt<'_> {
             preflight::before_start(self.settings).await?;
             past.checked = true;
         }
+        self.direction.inspect(|direction| direction.say_checked());
         Ok(())
     }
 
     /// Makes the first start: the schema, the slot with its snapshot, the copy. Returns the copied
     /// tables.
-    async fn begin(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
+    async fn begin(&self, ends: &mut Ends, must_be_empty: bool) -> Result<Vec<TableName>, Error> {
+        if let Some(direction) = self.direction {
+            direction.other_checked().await?;
+        }
         let Ends { state, source, targets, .. } = &mut *ends;
         let SourceEnd { session, published, .. } = source;
         target_schema::create(self.settings, state, session, published, targets).await?;
-        self.first_copy(ends).await
+        self.after_the_slot_of_back(ends, true).await?;
+        self.first_copy(ends, must_be_empty).await
     }
 
     /// Makes a later start: repairs what failed before, and completes the first copy. Returns the
@@ -187,6 +207,8 @@ impl Attempt<'_> {
     async fn resume(&self, ends: &mut Ends, past: &mut Past) -> Result<Vec<TableName>, Error> {
         self.judge_timeline(ends).await?;
         self.leave_out(ends, past).await?;
+        let is_unfinished = !is_over(ends.row.as_ref());
+        self.after_the_slot_of_back(ends, is_unfinished).await?;
         if let Some(cause) = &past.lost {
             self.relook(ends, cause).await?;
             past.lost = None;

@@ -86,6 +86,15 @@ pub(crate) enum Refusal {
         table: String,
         reason: String,
     },
+    /// The first copy of a pair, where both sides have rows.
+    BothHaveRows {
+        table: TableName,
+        database: String,
+    },
+    /// The other direction of a pair has ended before both were set up.
+    OtherDirection {
+        name: SubscriptionName,
+    },
     /// The subscription's row went away during a start or a release.
     Dropped,
     NoSnapshot,
@@ -131,7 +140,7 @@ pub(crate) fn shown(all: &[String]) -> String {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Relook { .. } | Refusal::Binary(..) | Refusal::Generated { .. } | Refusal::PartOfTheTables { .. } | Refusal::NotJoined { .. } => self.of_tables(f),
+            Refusal::Relook { .. } | Refusal::Binary(..) | Refusal::Generated { .. } | Refusal::PartOfTheTables { .. } | Refusal::NotJoined { .. } | Refusal::BothHaveRows { .. } => self.of_tables(f),
             Refusal::OtherMode { name, made_for } => write!(
                 f,
                 "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
@@ -148,6 +157,11 @@ impl fmt::Display for Refusal {
             Refusal::SlotOfAnotherTarget { .. } | Refusal::NotOurSlot { .. } | Refusal::SlotLost { .. } | Refusal::SlotGone { .. } => self.of_slot(f),
             Refusal::OtherSource(other) => other.fmt(f),
             Refusal::TargetBehind { .. } | Refusal::SourceBehind { .. } | Refusal::Forked { .. } | Refusal::OtherHistory { .. } => self.of_history(f),
+            Refusal::OtherDirection { name } => write!(
+                f,
+                "the other direction, subscription \"{name}\", has ended before both were set up: see its error, \
+                 repair that, and run both again"
+            ),
             Refusal::Dropped => f.write_str(
                 "the subscription was dropped from the target at this moment; to begin anew: pgsluice run",
             ),
@@ -254,6 +268,13 @@ impl Refusal {
                  it has not: {}; drop those that it has, or create the others too",
                 shown(there),
                 shown(missing)
+            ),
+            Refusal::BothHaveRows { table, database } => write!(
+                f,
+                "table \"{table}\" in {database} has rows, and the first copy would bring others into it: if only \
+                 that side has rows, swap --source and --target; if both sides have the same rows, which pgsluice \
+                 verify can tell, give --copy-data off; if the rows may go, TRUNCATE {}",
+                table.quoted()
             ),
             Refusal::NotJoined { table, reason } => write!(f, "table \"{table}\" could not join: {reason}"),
             _ => unreachable!("another theme: {self:?}"),

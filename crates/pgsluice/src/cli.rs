@@ -4,6 +4,7 @@ use base::Lsn;
 use clap::{Args, Parser, Subcommand};
 use conflict::{ConflictType, Resolution};
 
+use crate::both_ways::{BothWays, BothWaysPublished};
 use crate::conflict_rule::table_name;
 use crate::exit;
 use crate::settings::{Ends, SettingsTable, Which};
@@ -28,7 +29,7 @@ pub(crate) enum Command {
     /// SIGTERM or SIGINT makes it finish or roll back the current batch and end within 5 seconds. A
     /// second signal ends it at once. If the configuration file has several subscriptions, all of
     /// them run in this process, each on its own.
-    Run(Box<SettingsTable>),
+    Run(Box<RunArgs>),
     /// Take over a native subscription of the target, and continue as run does
     ///
     /// For a target that already has a CREATE SUBSCRIPTION, even one that is far behind. adopt
@@ -62,7 +63,7 @@ pub(crate) enum Command {
     /// would undo it. The SQL needs values, which are recorded with --conflict-log-values.
     Conflicts(ConflictsArgs),
     /// Ask the running process to end, and wait until it has ended
-    Stop(StopArgs),
+    Stop(StopAllArgs),
     /// Add tables that were added to the publication, and leave out those that were dropped from it
     ///
     /// A running subscription looks at the publication every refresh_interval; refresh makes it
@@ -130,12 +131,39 @@ pub(crate) enum Command {
     ErrorReference,
 }
 
+impl Command {
+    /// Whether the command is about both directions, and their names.
+    pub(crate) fn both_ways(&self) -> BothWaysPublished {
+        let only_names =
+            |names: &BothWays| BothWaysPublished { names: names.clone(), back_publication: Vec::new() };
+        match self {
+            Command::Run(args) => args.both_ways.clone(),
+            Command::Check(args) => args.both_ways.clone(),
+            Command::Status(args) => only_names(&args.both_ways),
+            Command::Stop(args) => only_names(&args.both_ways),
+            Command::Drop(args) => only_names(&args.both_ways),
+            _ => BothWaysPublished::default(),
+        }
+    }
+}
+
+/// `run`
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) both_ways: BothWaysPublished,
+    #[command(flatten)]
+    pub(crate) settings: SettingsTable,
+}
+
 /// `check`
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// Print one JSON object per subscription and line
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) both_ways: BothWaysPublished,
     #[command(flatten)]
     pub(crate) settings: SettingsTable,
 }
@@ -169,6 +197,8 @@ pub(crate) struct StatusArgs {
     /// Print one JSON object per subscription and line
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) both_ways: BothWays,
     #[command(flatten)]
     pub(crate) settings: EndsArgs,
 }
@@ -214,6 +244,15 @@ pub(crate) struct ConflictsArgs {
 
 /// `stop`
 #[derive(Debug, Args)]
+pub(crate) struct StopAllArgs {
+    #[command(flatten)]
+    pub(crate) both_ways: BothWays,
+    #[command(flatten)]
+    pub(crate) one: StopArgs,
+}
+
+/// `refresh`, and `stop` but for its directions
+#[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// How long to wait for the process to end
     #[arg(long, default_value = "10s", value_name = "DURATION")]
@@ -238,6 +277,8 @@ pub(crate) struct DropArgs {
     /// Continue if one end is unreachable, or an object is not known to belong to this subscription
     #[arg(long)]
     pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) both_ways: BothWays,
     #[command(flatten)]
     pub(crate) settings: EndsArgs,
 }

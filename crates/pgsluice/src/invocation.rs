@@ -115,6 +115,10 @@ impl Invocation {
     fn new(said: &[Said], subject: &Subject, env: &dyn Fn(&str) -> Option<OsString>) -> Invocation {
         let mut lacks_password = env("PGPASSWORD").is_some_and(|value| !value.is_empty());
         let mut said = said.to_vec();
+        for own in subject.own_settings() {
+            said.retain(|other| other.key != own.key);
+            said.push(own.clone());
+        }
         for own in said.iter_mut().filter(|own| ["source", "target"].contains(&own.key.as_str())) {
             for value in &mut own.values {
                 // An invalid connection string is refused before a command could need it.

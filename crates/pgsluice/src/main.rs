@@ -9,6 +9,7 @@
 //! Circle: exit, failure: the exit code of an error is that of the failure inside it, and each
 //! failure has a code.
 
+mod both_ways;
 mod cli;
 mod command;
 mod config;
@@ -90,6 +91,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let sees_to_signals = matches!(command, Command::Run(_) | Command::Adopt(_));
     let doing = async {
         let subjects = command::adopt::with_stored(&command, &mut config, subjects).await?;
+        let subjects = both_ways::expand(subjects, &command.both_ways())?;
         invocation::remember(&config.said(), &subjects, &env);
         match command {
             Command::Run(_) => command::run::run(&subjects, &process).await,
@@ -98,13 +100,15 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Check(args) => command::check::check(&subjects, args.json).await,
             Command::Status(args) => command::status::status(&subjects, args.json).await,
             Command::Conflicts(args) => command::conflicts::conflicts(&only(subjects)?, &args).await,
-            Command::Stop(args) => command::stop::stop(&subjects, args.timeout.0).await,
+            Command::Stop(args) => command::stop::stop(&subjects, args.one.timeout.0).await,
             Command::Refresh(args) => command::refresh::refresh(&only(subjects)?, args.timeout.0).await,
             Command::Skip(args) => command::skip::skip(&only(subjects)?, args.lsn).await,
             Command::Relook(_) => command::relook::relook(&only(subjects)?).await,
             Command::Enable(_) => command::enable::enable(&only(subjects)?).await,
             Command::Disable(_) => command::disable::disable(&only(subjects)?).await,
-            Command::Drop(args) => command::drop::drop(&only(subjects)?, args.force).await,
+            Command::Drop(args) => {
+                command::drop::drop_all(&chosen(subjects, args.both_ways.both_ways)?, args.force).await
+            }
             Command::Sequences(args) => command::sequences::sequences(&only(subjects)?, &args).await,
             Command::Verify(args) => command::verify::verify(&only(subjects)?, &args).await,
             Command::Decode(_)
@@ -155,6 +159,14 @@ fn only(mut subjects: Vec<Subject>) -> anyhow::Result<Subject> {
             let names = subjects.iter().map(|subject| subject.name.to_string()).collect();
             Err(Failure::Several(names).into())
         }
+    }
+}
+
+/// The subscription of a command that takes one, or both of its directions.
+fn chosen(subjects: Vec<Subject>, both_ways: bool) -> anyhow::Result<Vec<Subject>> {
+    match both_ways {
+        true => Ok(subjects),
+        false => only(subjects).map(|subject| vec![subject]),
     }
 }
 

@@ -3,18 +3,21 @@
 //! This is the last place where a value can be wrong: names, connection strings, and settings that
 //! a command needs. Messages name all three ways to give a missing setting.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use base::SubscriptionName;
 use client::ConnInfo;
 use engine::{PrefetchMode, Settings};
 
+use crate::config::Said;
 use crate::conflict_rule;
 use crate::failure::Failure;
 use crate::settings::{
     Apply, Binary, CommitOrder, Ends, KeepCommitTimestamps, OnTableReplaced, Origin, Prefetch, SettingsTable,
     SourceMode, Stream, SynchronousCommit,
 };
+use crate::units::OnOff;
 
 /// Not a setting: if this variable is set, every change is applied by itself, as after a batch that
 /// does not fit. It is for tests that compare the two paths.
@@ -26,6 +29,9 @@ pub(crate) struct Subject {
     pub(crate) name: SubscriptionName,
     pub(crate) state_dir: PathBuf,
     table: SettingsTable,
+    /// Settings of this direction that the command line does not have, for the commands that
+    /// messages print.
+    own: Vec<Said>,
 }
 
 impl Subject {
@@ -42,7 +48,7 @@ impl Subject {
             Some(dir) => dir.clone(),
             None => default_state_dir(&|name| std::env::var_os(name))?,
         };
-        Ok(Subject { name, state_dir, table })
+        Ok(Subject { name, state_dir, table, own: Vec::new() })
     }
 
     /// The source, which must be set.
@@ -70,6 +76,57 @@ impl Subject {
     /// The publications; may be empty.
     pub(crate) fn publications(&self) -> &[String] {
         &self.table.stream.publication
+    }
+
+    /// The settings that differ from the command line's, because this is one of two directions.
+    pub(crate) fn own_settings(&self) -> &[Said] {
+        &self.own
+    }
+
+    /// Makes this the first of two directions, and returns the other; see [`crate::both_ways`].
+    pub(crate) fn with_way_back(
+        &mut self,
+        name: Option<&str>,
+        published: &[String],
+    ) -> anyhow::Result<Subject> {
+        self.table.stream.origin = Origin::None;
+        self.own = vec![said("origin", ["none"])];
+        let mut table = self.table.clone();
+        let name = name.map_or_else(|| format!("{}_back", self.name), str::to_owned);
+        if name == self.name.as_str() {
+            let why = format!("both directions are named \"{name}\": give another --back-subscription");
+            return Err(Failure::Together(why).into());
+        }
+        let Ends { source, target } = &mut table.ends;
+        std::mem::swap(source, target);
+        let ends = [("source", source.clone()), ("target", target.clone())];
+        let mut own: Vec<Said> =
+            ends.into_iter().filter_map(|(key, text)| Some(said(key, [text?]))).collect();
+        if !published.is_empty() {
+            table.stream.publication = published.to_vec();
+        }
+        if !table.stream.publication.is_empty() {
+            own.push(said("publication", table.stream.publication.clone()));
+        }
+        own.extend([said("origin", ["none"]), said("copy_data", ["off"]), said("create_schema", ["off"])]);
+        table.which.subscription = Some(name);
+        table.copy.copy_data = OnOff(false);
+        table.copy.create_schema = OnOff(false);
+        // They are about the server that is the target now.
+        table.stream.wal_archive = None;
+        table.stream.wal_stream = OnOff(true);
+        table.stream.synchronized_standby_slots = Vec::new();
+        Ok(Subject { own, ..Subject::new(table)? })
+    }
+
+    /// Whether this replicates without a copy what `other` replicates the other way with one.
+    pub(crate) fn is_back_of(&self, other: &Subject) -> bool {
+        let (own, its) = (&self.table, &other.table);
+        let ends = |ends: &Ends| ends.source.clone().zip(ends.target.clone());
+        let is_opposite =
+            ends(&own.ends).is_some_and(|(source, target)| ends(&its.ends) == Some((target, source)));
+        let keeps_apart = [own, its].iter().all(|table| table.stream.origin == Origin::None);
+        is_opposite && keeps_apart && !own.copy.copy_data.0 && its.copy.copy_data.0
     }
 
     /// The archive of WAL that is read instead of a stream.
@@ -177,6 +234,11 @@ impl Subject {
             state_dir: self.state_dir.clone(),
         })
     }
+}
+
+/// A setting as a flag would give it.
+fn said<T: Into<OsString>>(key: &str, values: impl IntoIterator<Item = T>) -> Said {
+    Said { key: key.to_owned(), values: values.into_iter().map(Into::into).collect(), by_flag: true }
 }
 
 /// What a commit on the target waits for.

@@ -15,7 +15,7 @@ use wal_source::{Context, OpenSpool, Passes};
 use crate::error::Error;
 use crate::repeated::Repeated;
 use crate::spooling::Watched;
-use crate::{Settings, Status};
+use crate::{Direction, Settings, Status};
 
 /// What earlier attempts leave to the next one.
 #[derive(Default)]
@@ -53,6 +53,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) of_wal: &'a Arc<wal_source::Settings>,
     pub(crate) status: &'a Arc<Status>,
     pub(crate) passes: &'a Passes,
+    /// Set if another pipeline replicates the other way.
+    pub(crate) direction: Option<&'a Direction>,
     pub(crate) stop: &'a CancellationToken,
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use base::{Lsn, quote_ident};
 use copy::CopyJob;
-use source::end::{Exported, snapshot_wire};
+use source::end::{Exported, SourceEnd, snapshot_wire};
 use source::publication::{Generated, PublishedTable, TableName, TargetTable};
 use source::slot::{self, NewSlot};
 use state::{State, SubscriptionRow, TableKey};
@@ -15,16 +15,26 @@ use tokio::sync::Mutex;
 use super::attempt::{Attempt, Ends, Past};
 use super::snapshot::of_slot;
 use crate::copied_table::CopiedTableRecord;
+use crate::direction::first_with_rows;
 use crate::error::Error;
 use crate::refusal::Refusal;
-use crate::{Phase, SourceMode};
+use crate::{Direction, Phase, SourceMode};
 
 impl Attempt<'_> {
     /// Makes the slot and copies what its snapshot sees. Returns what was copied.
-    pub(super) async fn first_copy(&self, ends: &mut Ends) -> Result<Vec<TableName>, Error> {
+    ///
+    /// `must_be_empty`: rows that the slot's snapshot sees are refused. They would not be sent.
+    pub(super) async fn first_copy(
+        &self,
+        ends: &mut Ends,
+        must_be_empty: bool,
+    ) -> Result<Vec<TableName>, Error> {
         let name = &self.settings.subscription;
         // Checks that every table fits before anything is left on the source.
         let jobs = self.jobs(ends, |_| true)?;
+        if must_be_empty {
+            self.refuse_rows(ends, None).await?;
+        }
         let dbname = ends.source.identity.dbname.clone().unwrap_or_default();
         let sysid = ends.source.identity.system_id.to_string();
         let timeline = i64::from(ends.source.identity.timeline);
@@ -40,6 +50,11 @@ impl Attempt<'_> {
             slot::drop_slot(&ends.source.session, &name.slot()).await?;
         }
         let exported = self.make_slot(ends).await?;
+        if must_be_empty && let Err(refused) = self.refuse_rows(ends, Some(&exported.snapshot_name)).await {
+            exported.close().await;
+            slot::drop_slot(&ends.source.session, &name.slot()).await?;
+            return Err(refused);
+        }
         let began = exported.since.lsn;
         let tables: Vec<(String, String)> = ends
             .source
@@ -60,6 +75,18 @@ impl Attempt<'_> {
         }
         exported.close().await;
         Ok(copied)
+    }
+
+    /// Refuses a source that has rows, as a snapshot sees it or as it is now.
+    async fn refuse_rows(&self, ends: &Ends, snapshot: Option<&str>) -> Result<(), Error> {
+        let SourceEnd { session, published, .. } = &ends.source;
+        match first_with_rows(session, published, snapshot).await? {
+            None => Ok(()),
+            Some(table) => Err(Error::refused(Refusal::BothHaveRows {
+                table,
+                database: self.settings.source.describe(),
+            })),
+        }
     }
 
     /// Makes the slot, and the snapshot for the first copy.
@@ -185,6 +212,7 @@ impl Attempt<'_> {
             connections: settings.max_sync_workers_per_subscription,
             split_bytes: settings.copy_split_bytes,
             synchronous_commit: settings.synchronous_commit.as_str().to_owned(),
+            whole_tables: self.direction.is_some_and(Direction::is_forth),
             allow_triggers: settings.allow_triggers,
             application_name: settings.subscription.application_name("copy"),
         };
@@ -224,7 +252,7 @@ pub(crate) fn refuse_generated(table: &PublishedTable, target: &TargetTable) -> 
 
 /// Whether the stream has begun behind the first copy. Tables that an earlier process left
 /// unfinished then join while the stream flows.
-fn is_over(row: Option<&SubscriptionRow>) -> bool {
+pub(super) fn is_over(row: Option<&SubscriptionRow>) -> bool {
     row.is_some_and(|row| match (row.confirmed_lsn, row.consistent_point) {
         (Some(confirmed), Some(began)) => confirmed > began,
         _ => false,

@@ -47,7 +47,7 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
     drop(lock);
     match args.prepare_only {
         true => Ok(Code::Done),
-        false => super::run::run_logged(vec![settings], process, &bars).await,
+        false => super::run::run_logged(vec![(settings, None)], process, &bars).await,
     }
 }
 

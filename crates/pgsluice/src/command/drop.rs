@@ -19,8 +19,16 @@ use crate::failure::Failure;
 use crate::invocation::complete;
 use crate::subject::Subject;
 
+/// Removes each subscription; see [`drop`].
+pub(crate) async fn drop_all(subjects: &[Subject], force: bool) -> anyhow::Result<Code> {
+    for subject in subjects {
+        drop(subject, force).await?;
+    }
+    Ok(Code::Done)
+}
+
 /// Removes the subscription; with `force`, from whichever end is left.
-pub(crate) async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {
+async fn drop(subject: &Subject, force: bool) -> anyhow::Result<Code> {
     let name = &subject.name;
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
     let mut removed = Vec::new();

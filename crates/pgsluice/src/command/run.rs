@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::{Passes, Phase, Settings, Status, monitor};
+use engine::{Direction, Passes, Phase, Settings, Status, monitor};
 use indicatif::MultiProgress;
 use operate::control::{Lock, Server};
 use operate::metrics;
@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{from_control, from_engine};
+use crate::both_ways::directions;
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
 use crate::invocation::complete;
@@ -38,6 +39,7 @@ const SETTLE_BOUND: Duration = Duration::from_millis(200);
 /// One subscription of this process.
 struct Pipeline {
     settings: Arc<Settings>,
+    direction: Option<Direction>,
     status: Arc<Status>,
     stop: CancellationToken,
     server: Server,
@@ -46,6 +48,7 @@ struct Pipeline {
 /// Runs `subjects` until they end or a signal comes.
 pub(crate) async fn run(subjects: &[Subject], process: &Process) -> anyhow::Result<Code> {
     let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
+    let settings = settings.into_iter().zip(directions(subjects)).collect();
     let bars = MultiProgress::new();
     logging::start(process, &bars)?;
     run_logged(settings, process, &bars).await
@@ -53,25 +56,25 @@ pub(crate) async fn run(subjects: &[Subject], process: &Process) -> anyhow::Resu
 
 /// [`run`], once the log has been started.
 pub(super) async fn run_logged(
-    settings: Vec<Settings>,
+    settings: Vec<(Settings, Option<Direction>)>,
     process: &Process,
     bars: &MultiProgress,
 ) -> anyhow::Result<Code> {
     // All locks before the first pipeline: either all of them run or none.
-    let locks = settings.iter().map(|own| Lock::acquire(&own.state_dir, &own.subscription));
+    let locks = settings.iter().map(|(own, _)| Lock::acquire(&own.state_dir, &own.subscription));
     let locks = locks.collect::<Result<Vec<_>, _>>().map_err(from_control)?;
     let stop = CancellationToken::new();
     let quiet: Arc<Mutex<Option<Quiet>>> = Arc::default();
     watch_signals(stop.clone(), (bars.clone(), Arc::clone(&quiet)))?;
     let mut pipelines = Vec::new();
-    for (settings, lock) in settings.into_iter().zip(locks) {
+    for ((settings, direction), lock) in settings.into_iter().zip(locks) {
         let status = Arc::new(Status::new(settings.subscription.clone()));
         // A client that asks for the status may know less than this process, so commands are
         // completed here.
         status.complete_errors_by(|name, message| complete(message, Some(name)));
         let stop = stop.child_token();
         let server = Server::start(lock, Arc::clone(&status), stop.clone()).map_err(from_control)?;
-        pipelines.push(Pipeline { settings: Arc::new(settings), status, stop, server });
+        pipelines.push(Pipeline { settings: Arc::new(settings), direction, status, stop, server });
     }
     let statuses: Vec<_> = pipelines.iter().map(|pipeline| Arc::clone(&pipeline.status)).collect();
     if let Some(address) = process.metrics {
@@ -119,7 +122,7 @@ async fn run_all(pipelines: Vec<Pipeline>) -> Code {
 
 /// Runs one pipeline and returns how it ended.
 async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> {
-    let Pipeline { settings, status, stop, server } = pipeline;
+    let Pipeline { settings, direction, status, stop, server } = pipeline;
     let name = settings.subscription.clone();
     tracing::info!(
         subscription = %name,
@@ -136,8 +139,9 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
         status.set_phase(Phase::Stopping);
         tokio::time::sleep(STOP_BOUND).await;
     };
+    let running = engine::run(Arc::clone(&settings), Arc::clone(&status), passes, direction, stop.clone());
     let outcome = tokio::select! {
-        outcome = engine::run(Arc::clone(&settings), Arc::clone(&status), passes, stop.clone()) => outcome,
+        outcome = running => outcome,
         () = too_long => {
             tracing::warn!(subscription = %name, "not ended after {} s: cut off, the servers roll back", STOP_BOUND.as_secs());
             Ok(())

@@ -10,6 +10,7 @@ mod adopt;
 mod archived;
 mod bags;
 mod binary;
+mod both_ways;
 mod commands;
 mod conflict_history;
 mod conflicts;

@@ -15,7 +15,7 @@ use crate::support::{FOLDED, Scenario, Session, scenario_alone, scenario_with};
 use catalogs::{SCHEMA, assert_same_schema};
 
 /// A pg_dump for the servers of `s`, or the printed reason why there is none.
-fn pg_dump(s: &Scenario) -> Option<PathBuf> {
+pub(crate) fn pg_dump(s: &Scenario) -> Option<PathBuf> {
     let major = s.pair().source.major();
     pg_dump_for(major).map_err(|error| println!("skipped on {major}, which needs a pg_dump: {error:#}")).ok()
 }
