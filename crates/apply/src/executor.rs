@@ -26,6 +26,7 @@
 //! - The next transaction is sent after the last COMMIT was answered (rule P1), or to the same
 //!   session behind that COMMIT ([`pipelined`]).
 
+mod ahead;
 mod calling;
 mod conflicts;
 mod deleted;
@@ -35,6 +36,7 @@ mod idle;
 mod insisting;
 mod looking;
 mod met;
+mod missing;
 mod pipelined;
 mod prepared;
 mod procedure;

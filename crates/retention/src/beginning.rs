@@ -104,6 +104,19 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
         Opened::New | Opened::Discarded(_) => None,
     };
     *retention.memory() = Some(memory);
+    match (opened, &kept) {
+        (_, Some(_)) => {}
+        (Opened::New, None) => retention.set_gap("capture had not begun before".to_owned()),
+        (Opened::Discarded(why), None) => {
+            retention.set_gap(format!("what was remembered before was discarded: {why}"));
+        }
+        (Opened::Resumed { .. }, None) => {
+            let slot = settings.slot();
+            retention.set_gap(format!(
+                "the target's WAL or the kept catalogs were lost; keep slot {slot}, and see max_slot_wal_keep_size"
+            ));
+        }
+    }
     let begun = match kept {
         Some((restart, from)) => Begun { restart, from },
         None => {

@@ -31,6 +31,8 @@ pub struct Retention {
     /// Since when capture has not been running, if it is not.
     away_since: Mutex<Instant>,
     asking: tokio::sync::Mutex<Asking>,
+    /// Why deletions may be missing that came before this attempt.
+    gap: Mutex<Option<String>>,
     /// Misses that nobody could answer in time.
     exceeded: AtomicU64,
 }
@@ -54,6 +56,7 @@ impl Retention {
             waiting: Mutex::new(None),
             away_since: Mutex::new(Instant::now()),
             asking: tokio::sync::Mutex::default(),
+            gap: Mutex::new(None),
             exceeded: AtomicU64::new(0),
         })
     }
@@ -87,6 +90,25 @@ impl Retention {
         self.exceeded.fetch_add(count as u64, Ordering::Relaxed);
     }
 
+    /// Why deletions are not covered that may still be asked for, in words; `None` if all of them
+    /// are covered.
+    #[must_use]
+    pub fn not_covered_because(&self) -> Option<String> {
+        let figures = self.figures()?;
+        figures.cut?;
+        // Figures count from the beginning of the attempt.
+        if figures.cuts > 0 {
+            let bounds =
+                "max_retention_duration or retention_size_max was reached; a larger bound covers more";
+            return Some(bounds.to_owned());
+        }
+        self.gap.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_gap(&self, why: String) {
+        *self.gap.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
     pub(crate) fn asking(&self) -> &tokio::sync::Mutex<Asking> {
         &self.asking
     }
@@ -109,22 +131,36 @@ impl Retention {
         fence: Lsn,
         patience: Duration,
     ) -> Result<Vec<Answer>, Error> {
-        let mut captured = self.captured.subscribe();
         // The answer says whether it came in time.
-        let _ = tokio::time::timeout(patience, captured.wait_for(|captured| *captured >= fence)).await;
+        self.passes(fence, patience).await;
+        let answers = self.known(rows.iter().map(|(key, time)| (key, *time)), fence)?;
+        self.exceeded(answers.iter().filter(|answer| **answer == Answer::NotCovered).count());
+        Ok(answers)
+    }
+
+    /// The same without waiting, and without counting what is not covered.
+    pub(crate) fn known<'k>(
+        &self,
+        rows: impl Iterator<Item = (&'k RowKey, PgTimestamp)>,
+        fence: Lsn,
+    ) -> Result<Vec<Answer>, Error> {
         let mut memory = self.memory();
-        let Some(memory) = memory.as_mut() else {
-            self.exceeded(rows.len());
-            return Ok(vec![Answer::NotCovered; rows.len()]);
-        };
-        let mut answers = Vec::with_capacity(rows.len());
+        let mut answers = Vec::new();
         for (key, time) in rows {
-            let answer = memory.look_up(key, Miss { time: *time, fence })?;
-            let answer = if answer == Answer::NotYet { Answer::NotCovered } else { answer };
-            self.exceeded(usize::from(answer == Answer::NotCovered));
-            answers.push(answer);
+            let answer = match memory.as_mut() {
+                Some(memory) => memory.look_up(key, Miss { time, fence })?,
+                None => Answer::NotCovered,
+            };
+            answers.push(if answer == Answer::NotYet { Answer::NotCovered } else { answer });
         }
         Ok(answers)
+    }
+
+    /// Waits up to `patience` until capture has passed `fence`. Returns whether it has.
+    pub(crate) async fn passes(&self, fence: Lsn, patience: Duration) -> bool {
+        let mut captured = self.captured.subscribe();
+        let passed = captured.wait_for(|captured| *captured >= fence);
+        tokio::time::timeout(patience, passed).await.is_ok_and(|passed| passed.is_ok())
     }
 
     pub(crate) fn memory(&self) -> MutexGuard<'_, Option<Memory>> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Oid, PgTimestamp};
+use base::{Lsn, Oid, PgTimestamp};
 use deletions::{Answer, RowKey};
 
 use crate::asking::{AskedTable, look_up_table};
@@ -55,11 +55,7 @@ impl Retention {
 
     /// What is known of rows that were missed before this call. Takes one fence for all of them.
     pub async fn ask(&self, missed: &[Missed]) -> Vec<Answer> {
-        let patience = match self.condition() {
-            Condition::Capturing => PATIENCE,
-            Condition::Unfit(_) => Duration::ZERO,
-            _ => PATIENCE.saturating_sub(self.away_for()),
-        };
+        let patience = self.patience();
         let asked = tokio::time::timeout(patience, self.fenced(missed, patience)).await;
         let answers = match asked {
             Ok(Ok(answers)) => answers,
@@ -76,11 +72,47 @@ impl Retention {
         vec![Answer::NotCovered; missed.len()]
     }
 
+    /// A fence behind everything that had committed before this call, once capture has passed it.
+    /// `None` if that takes too long.
+    pub async fn passed_fence(&self) -> Option<Lsn> {
+        let patience = self.patience();
+        match tokio::time::timeout(patience, self.fence()).await {
+            Ok(Ok(fence)) => self.passes(fence, patience).await.then_some(fence),
+            Ok(Err(error)) => {
+                self.asking().lock().await.lost(&error);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// What is known of rows that were missed before `fence`, which capture has passed. Does not
+    /// wait, and knows deletions that came later, too. The caller counts what is not covered
+    /// ([`Retention::exceeded`]).
+    #[must_use]
+    pub fn known_since(&self, missed: &[Missed], fence: Lsn) -> Vec<Answer> {
+        let rows = missed.iter().map(|missed| (&missed.key, missed.time));
+        self.known(rows, fence).unwrap_or_else(|error| {
+            tracing::warn!("asking what became of a missing row: {}", base::with_causes(&error));
+            vec![Answer::NotCovered; missed.len()]
+        })
+    }
+
+    fn patience(&self) -> Duration {
+        match self.condition() {
+            Condition::Capturing => PATIENCE,
+            Condition::Unfit(_) => Duration::ZERO,
+            _ => PATIENCE.saturating_sub(self.away_for()),
+        }
+    }
+
+    async fn fence(&self) -> Result<Lsn, Error> {
+        let mut asking = self.asking().lock().await;
+        Ok(fence(asking.session(self.settings()).await?).await?)
+    }
+
     async fn fenced(&self, missed: &[Missed], patience: Duration) -> Result<Vec<Answer>, Error> {
-        let fence = {
-            let mut asking = self.asking().lock().await;
-            fence(asking.session(self.settings()).await?).await?
-        };
+        let fence = self.fence().await?;
         let rows: Vec<_> = missed.iter().map(|missed| (missed.key.clone(), missed.time)).collect();
         self.look_up(&rows, fence, patience).await
     }

@@ -224,7 +224,7 @@ impl Executor {
     }
 
     /// Rolls back to the savepoint before a change, and releases it.
-    async fn back_to_change(&mut self) -> Result<(), Error> {
+    pub(super) async fn back_to_change(&mut self) -> Result<(), Error> {
         let back = [&self.change_rollback, &self.change_release];
         let undone = run(&mut self.wire, &mut self.prepared, &back).await?;
         undone
@@ -282,11 +282,24 @@ impl Executor {
                 self.conflicts.await_answer(key);
                 return Ok(step);
             }
-            if let Some(deletion) = self.deletion(key, begin).await? {
-                return self.deleted(single, op, deletion, conflict.met);
+            // If it is written, it is missing no longer.
+            let deletion = self.deletion(&key, begin).await?;
+            let step = match deletion {
+                Some(deletion) => self.deleted(single, op, deletion, conflict.met)?,
+                None => self.never_there(single, op, conflict)?,
+            };
+            if matches!(step, Step::Instead(_)) {
+                self.conflicts.missing.written(&key);
             }
+            return Ok(step);
         }
-        match (rules.of(kind), op) {
+        self.never_there(single, op, conflict)
+    }
+
+    /// Resolves a change whose row is not known to have been deleted.
+    fn never_there(&mut self, single: &Single<'_>, op: &Op, conflict: Conflict) -> Result<Step, Error> {
+        let &Single { table, begin, rules, .. } = single;
+        match (rules.of(conflict.kind), op) {
             (Resolution::Error, _) => Err(self.refused(conflict, begin, table)),
             (Resolution::ApplyRemote, Op::Update { old, new }) => {
                 let whole = whole(old.as_ref(), new).ok_or_else(|| incomplete(table, begin))?;

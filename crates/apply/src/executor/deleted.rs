@@ -5,12 +5,12 @@
 //! the row, and that is counted.
 //!
 //! An answer costs a flush of the target. If nothing is written whatever the answer is, the
-//! question waits until the transaction is replayed, and one flush serves all of them.
+//! question waits until the transaction is replayed, and one flush serves all of them. If a rule
+//! may write, or where many transactions miss rows, [`super::ahead`] looks ahead.
 
-use base::PgTimestamp;
 use conflict::{Commit, ConflictType, Met, Origin, Resolution, TableRules, Written};
-use proto::pgoutput::Column;
-use retention::{Answer, Missed, RowKey, Tombstone, Value};
+use proto::pgoutput::{Column, Tuple};
+use retention::{Answer, AskedTable, Missed, Retention, RowKey, Tombstone, Value};
 
 use super::met::old_values;
 use super::*;
@@ -35,7 +35,7 @@ impl Executor {
         let retention = self.conflicts.settings.retention.clone()?;
         let Op::Update { .. } = op else { return None };
         let key = match retention.table(table.oid, table.id).await {
-            Some(named) => values_of(table, op, named.columns()).and_then(|values| named.key(values)),
+            Some(named) => old_values(op).and_then(|old| key_of(table, old, &named)),
             None => None,
         };
         if key.is_none() {
@@ -45,12 +45,29 @@ impl Executor {
     }
 
     /// Who deleted the row of that key; `None` if nobody is known to have.
-    pub(super) async fn deletion(&mut self, key: RowKey, begin: Begin) -> Result<Option<Written>, Error> {
+    pub(super) async fn deletion(&mut self, key: &RowKey, begin: Begin) -> Result<Option<Written>, Error> {
         let Some(retention) = self.conflicts.settings.retention.clone() else { return Ok(None) };
-        let missed = Missed { key, time: begin.commit_time };
-        match retention.ask(std::slice::from_ref(&missed)).await.first() {
-            Some(Answer::Deleted(tombstone)) => Ok(Some(self.described(tombstone).await?)),
+        let missed = Missed { key: key.clone(), time: begin.commit_time };
+        match self.answers(&retention, &[missed]).await.first() {
+            Some(Answer::Deleted(tombstone)) => Ok(self.described(&[*tombstone]).await?.pop()),
             _ => Ok(None),
+        }
+    }
+
+    /// What is known of rows that were missed. Those that were missed before a fence that is known
+    /// need no other one.
+    async fn answers(&mut self, retention: &Retention, missed: &[Missed]) -> Vec<Answer> {
+        let missing = &mut self.conflicts.missing;
+        match missing.fence_for(missed) {
+            Some(fence) => {
+                let answers = retention.known_since(missed, fence);
+                retention.exceeded(answers.iter().filter(|answer| **answer == Answer::NotCovered).count());
+                answers
+            }
+            None => {
+                missing.asked_alone();
+                retention.ask(missed).await
+            }
         }
     }
 
@@ -67,9 +84,13 @@ impl Executor {
         if missed.is_empty() {
             return Ok(());
         }
-        for (place, answer) in places.into_iter().zip(retention.ask(&missed).await) {
-            let Answer::Deleted(tombstone) = answer else { continue };
-            let written = self.described(&tombstone).await?;
+        let answers = self.answers(&retention, &missed).await;
+        let deleted = places.into_iter().zip(answers).filter_map(|(place, answer)| match answer {
+            Answer::Deleted(tombstone) => Some((place, tombstone)),
+            _ => None,
+        });
+        let (places, tombstones): (Vec<usize>, Vec<Tombstone>) = deleted.unzip();
+        for (place, written) in places.into_iter().zip(self.described(&tombstones).await?) {
             let kind = ConflictType::UpdateDeleted;
             let resolution = self.conflicts.rules_of(&self.conflicts.resolved[place].table).of(kind);
             let resolved = &mut self.conflicts.resolved[place];
@@ -80,35 +101,57 @@ impl Executor {
         Ok(())
     }
 
-    /// A tombstone in the words of the target: its time zone, and the name of the origin.
-    async fn described(&mut self, tombstone: &Tombstone) -> Result<Written, Error> {
-        let PgTimestamp(micros) = tombstone.time;
-        let origin = tombstone.origin.unwrap_or_default();
-        let sql = format!(
-            "SELECT ('2000-01-01 00:00:00+00'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) \
-             ({micros}::pg_catalog.float8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval))\
-             ::pg_catalog.text, (SELECT o.roname FROM pg_catalog.pg_replication_origin o \
-             WHERE o.roident OPERATOR(pg_catalog.=) {origin}::pg_catalog.oid)"
-        );
-        let mut row = self.wire.query(&sql).await?.into_iter().flatten();
-        let time_text = row.next().flatten().unwrap_or_default();
-        let origin = match (tombstone.origin, row.next().flatten()) {
-            (None, _) => Origin::Local,
-            (Some(_), Some(name)) => Origin::Named(name),
-            (Some(_), None) => Origin::Dropped,
-        };
-        let commit = Commit { origin, time: tombstone.time, time_text };
-        Ok(Written { xid: tombstone.xid, commit: Some(commit) })
+    /// Tombstones in the words of the target: its time zone, and the names of origins.
+    pub(super) async fn described(&mut self, tombstones: &[Tombstone]) -> Result<Vec<Written>, Error> {
+        let unknown: Vec<Tombstone> =
+            tombstones.iter().filter(|own| !self.conflicts.missing.is_described(own)).copied().collect();
+        for some in unknown.chunks(DESCRIBED_MAX) {
+            let rows = self.wire.query(&describing(some)).await?;
+            for (tombstone, row) in some.iter().zip(rows) {
+                self.conflicts.missing.describe(tombstone, written(tombstone, row));
+            }
+        }
+        Ok(tombstones.iter().map(|own| self.conflicts.missing.description(own)).collect())
     }
 }
 
-/// The values of these columns of the row that an UPDATE is for; `None` unless they are the columns
-/// by which the applier finds it.
-fn values_of<'o>(table: &Table, op: &'o Op, columns: &[String]) -> Option<Vec<Value<'o>>> {
-    if table.key.len() != columns.len() {
+/// How many tombstones are described by one statement.
+const DESCRIBED_MAX: usize = 1000;
+
+/// Asks for the times and origins of tombstones, in their order.
+fn describing(tombstones: &[Tombstone]) -> String {
+    let list = |of: fn(&Tombstone) -> String| tombstones.iter().map(of).collect::<Vec<_>>().join(",");
+    let times = list(|own| own.time.0.to_string());
+    let origins = list(|own| own.origin.unwrap_or_default().to_string());
+    format!(
+        "SELECT ('2000-01-01 00:00:00+00'::pg_catalog.timestamptz OPERATOR(pg_catalog.+) \
+         (u.micros::pg_catalog.float8 OPERATOR(pg_catalog.*) '1 microsecond'::pg_catalog.interval))\
+         ::pg_catalog.text, (SELECT o.roname FROM pg_catalog.pg_replication_origin o \
+         WHERE o.roident OPERATOR(pg_catalog.=) u.origin) \
+         FROM ROWS FROM (pg_catalog.unnest('{{{times}}}'::pg_catalog.int8[]), \
+         pg_catalog.unnest('{{{origins}}}'::pg_catalog.oid[])) WITH ORDINALITY AS u(micros, origin, place) \
+         ORDER BY u.place"
+    )
+}
+
+fn written(tombstone: &Tombstone, row: Vec<Option<String>>) -> Written {
+    let mut row = row.into_iter();
+    let time_text = row.next().flatten().unwrap_or_default();
+    let origin = match (tombstone.origin, row.next().flatten()) {
+        (None, _) => Origin::Local,
+        (Some(_), Some(name)) => Origin::Named(name),
+        (Some(_), None) => Origin::Dropped,
+    };
+    Written { xid: tombstone.xid, commit: Some(Commit { origin, time: tombstone.time, time_text }) }
+}
+
+/// The key of the row with these values; `None` unless it is made of the columns by which the
+/// applier finds it.
+pub(super) fn key_of(table: &Table, tuple: &Tuple, named: &AskedTable) -> Option<RowKey> {
+    if table.key.len() != named.columns().len() {
         return None;
     }
-    let values: Vec<Column<'o>> = old_values(op)?.columns().collect();
+    let values: Vec<Column<'_>> = tuple.columns().collect();
     let value = |name: &String| {
         let place = *table.key.iter().find(|&&place| table.columns[place].target.name == *name)?;
         match values.get(place)? {
@@ -118,5 +161,5 @@ fn values_of<'o>(table: &Table, op: &'o Op, columns: &[String]) -> Option<Vec<Va
             Column::Unchanged => None,
         }
     };
-    columns.iter().map(value).collect()
+    named.key(named.columns().iter().map(value).collect::<Option<Vec<_>>>()?)
 }

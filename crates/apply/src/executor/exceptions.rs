@@ -140,23 +140,39 @@ impl Executor {
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         let mut start = 0;
         let ends = batch.ends.iter().map(|end| (end.changes_end, end.begin));
+        let mut found = Vec::new();
         for (end, begin) in ends.chain(batch.open.map(|begin| (batch.changes.len(), begin))) {
-            for change in &batch.changes[start..end] {
-                let Change::Row { table, op } = change else { continue };
-                if !exceptions.has(table, op) {
-                    continue;
-                }
-                let mark = self.conflicts.mark();
-                self.replay_exception(table, op, begin).await?;
-                let met = &self.conflicts.resolved[mark..];
-                let kept = !met.is_empty() && met.iter().all(|met| met.outcome == ConflictOutcome::Kept);
-                if !table.sole_unique_key && !kept {
-                    return Ok(false);
-                }
-            }
+            let changes = batch.changes[start..end].iter();
+            let is_exception = |change: &&Change| match change {
+                Change::Row { table, op } => exceptions.has(table, op),
+                Change::Truncate { .. } => false,
+            };
+            found.extend(changes.filter(is_exception).map(|change| (change, begin)));
             start = end;
         }
+        self.conflicts.missing.begin();
+        if found.iter().any(|(change, _)| self.asks_at_once(change)) {
+            self.conflicts.missing.asked_alone();
+        }
+        for (number, (change, begin)) in found.iter().enumerate() {
+            let Change::Row { table, op } = change else { continue };
+            self.look_ahead(number, found[number..].iter().map(|(change, _)| *change)).await?;
+            let mark = self.conflicts.mark();
+            self.replay_exception(table, op, *begin).await?;
+            let met = &self.conflicts.resolved[mark..];
+            let kept = !met.is_empty() && met.iter().all(|met| met.outcome == ConflictOutcome::Kept);
+            if !table.sole_unique_key && !kept {
+                return Ok(false);
+            }
+        }
         Ok(true)
+    }
+
+    /// Whether a change that misses its row must know at once what became of it.
+    fn asks_at_once(&self, change: &Change) -> bool {
+        let Change::Row { table, op: Op::Update { .. } } = change else { return false };
+        self.conflicts.settings.retention.is_some()
+            && !deleted::writes_nothing(&self.conflicts.rules_of(table))
     }
 }
 

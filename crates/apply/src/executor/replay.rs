@@ -29,6 +29,7 @@ impl Executor {
     /// Exact replay of whole transactions, each a target transaction.
     pub(super) async fn replay_transactions(&mut self, batch: &Batch) -> Result<(), Error> {
         let mut start = 0;
+        self.conflicts.missing.begin();
         for end in &batch.ends {
             let (mut tries, mut guarded) = (0, GuardedFrom::NONE);
             while let Err(error) = self.replay_transaction(batch, start, end, guarded).await {
@@ -84,6 +85,7 @@ impl Executor {
         let Some(begin) = begin else { return Ok(()) };
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         let (all, mark) = (0..batch.changes.len(), self.conflicts.mark());
+        self.conflicts.missing.begin();
         let mut guarded = GuardedFrom::NONE;
         while let Err(error) = self.replay_changes(batch, all.clone(), begin, guarded).await {
             if !guarded.lower(&error, self.replaying) {
@@ -110,6 +112,7 @@ impl Executor {
     ) -> Result<(), Error> {
         for number in range {
             self.replaying = number;
+            self.look_ahead(number, batch.changes[number..].iter()).await?;
             match &batch.changes[number] {
                 Change::Row { table, op } => self.replay_row(table, op, begin, number >= guarded.0).await?,
                 Change::Truncate { tables, restart_identity } => {

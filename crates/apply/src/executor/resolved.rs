@@ -11,6 +11,7 @@ use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
 
 use super::met::{Row, UniqueKeys};
+use super::missing::Missing;
 
 /// How conflicts are to be resolved.
 #[derive(Debug, Clone, Default)]
@@ -40,6 +41,8 @@ pub(super) struct Conflicts {
     pub(super) resolved: Vec<Resolved>,
     /// How many of these are recorded.
     pub(super) recorded: usize,
+    /// Rows of coming changes that are known to be missing.
+    pub(super) missing: Missing,
     /// The last conflict that was an error, until its transaction is rolled back.
     pub(super) refused: Option<Resolved>,
 }

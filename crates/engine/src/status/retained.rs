@@ -22,6 +22,9 @@ pub struct RetainedSnapshot {
     pub horizon_waits_for: Option<String>,
     /// Deletions up to here were not captured or forgotten too early; null if nothing is missing.
     pub cut_lsn: Option<String>,
+    /// Why they are missing, in words; null if nothing is.
+    #[serde(default)]
+    pub not_covered_because: Option<String>,
     /// Misses about which nothing is known, so that they count as `update_missing`.
     pub retention_exceeded: u64,
 }
@@ -47,6 +50,7 @@ impl RetainedSnapshot {
             horizon_lsn: figures.map(|figures| figures.horizon.to_string()),
             horizon_waits_for: retention.waiting().and_then(|waiting| told(&waiting)),
             cut_lsn: figures.and_then(|figures| figures.cut).map(|cut| cut.lsn.to_string()),
+            not_covered_because: retention.not_covered_because(),
             retention_exceeded: retention.retention_exceeded(),
         }
     }

@@ -176,6 +176,10 @@ fn retained(lines: &mut Lines, deletions: &RetainedSnapshot) {
     let (count, bytes, exceeded) = (show_count(*count), show_bytes(*bytes), show_count(*retention_exceeded));
     lines.add("deletions", format!("{state}, {count} remembered in {bytes}, {exceeded} misses not covered"));
     deletions.trouble.iter().for_each(|trouble| lines.add("", trouble));
+    if let Some(why) = &deletions.not_covered_because {
+        let until = "until older updates are applied";
+        lines.add("", format!("earlier deletions are not covered {until}: {why}"));
+    }
     if let Some(waits) = &deletions.horizon_waits_for {
         lines.add("", format!("the horizon waits for {waits}"));
     }

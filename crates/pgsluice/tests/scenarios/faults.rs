@@ -2,7 +2,7 @@
 //! reported with its remedy. When it is over, pgsluice continues by itself and nothing is lost.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -190,20 +190,31 @@ fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
 }
 
 /// A small file system in memory; unmounted when dropped.
-struct SmallDisk(TempDir);
+pub(crate) struct SmallDisk {
+    path: PathBuf,
+    /// Removed after it.
+    own: Option<TempDir>,
+}
 
 impl SmallDisk {
     /// `None`, after printing the reason, if nothing can be mounted.
     fn mount(kilobytes: u64) -> Option<SmallDisk> {
         let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
+        let mut disk = SmallDisk::mount_over(dir.path(), kilobytes)?;
+        disk.own = Some(dir);
+        Some(disk)
+    }
+
+    /// [`SmallDisk::mount`] over a directory, which it hides.
+    pub(crate) fn mount_over(path: &Path, kilobytes: u64) -> Option<SmallDisk> {
         let output = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={kilobytes}k,mode=0777"), "tmpfs"])
-            .arg(dir.path())
+            .arg(path)
             .output();
         match output {
             Ok(output) if output.status.success() => {
-                std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-                Some(SmallDisk(dir))
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+                Some(SmallDisk { path: path.to_owned(), own: None })
             }
             other => {
                 println!("not tested, because no small disk can be mounted here: {other:?}");
@@ -213,17 +224,17 @@ impl SmallDisk {
     }
 
     fn path(&self) -> &Path {
-        self.0.path()
+        &self.path
     }
 
-    fn resize(&self, kilobytes: u64) {
+    pub(crate) fn resize(&self, kilobytes: u64) {
         let size = format!("remount,size={kilobytes}k");
         assert!(Command::new("mount").args(["-o", &size]).arg(self.path()).status().unwrap().success());
     }
 }
 
 /// Kilobytes of everything below `dir`.
-fn used(dir: &Path) -> u64 {
+pub(crate) fn used(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let size = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
         true => used(&entry.path()),

@@ -51,4 +51,5 @@ mod triggers;
 mod two_way;
 mod types;
 mod update_deleted;
+mod update_deleted_faults;
 mod verify;

@@ -10,14 +10,14 @@ use crate::support::{BOUND, ONE_BY_ONE, Scenario, Session, scenario_alone, scena
 use End::{Source, Target};
 
 /// Where a statement runs.
-enum End {
+pub(crate) enum End {
     Source,
     Target,
 }
 
-const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, v text)";
-const RETAIN: &[&str] = &["--retain-dead-tuples", "on"];
-const LOGICAL: &[&str] = &["--source-mode", "logical"];
+pub(crate) const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, v text)";
+pub(crate) const RETAIN: &[&str] = &["--retain-dead-tuples", "on"];
+pub(crate) const LOGICAL: &[&str] = &["--source-mode", "logical"];
 const WAL: &[&str] = &["--source-mode", "wal"];
 
 /// Runs the scenario with deletions remembered, in both source modes and one change at a time.
@@ -28,12 +28,12 @@ fn retaining(of: &[&str], run: impl Fn(&mut Scenario) + Sync) {
     scenario_with(&strategies, run);
 }
 
-fn deletions(s: &Scenario, number: usize, what: &str) -> serde_json::Value {
+pub(crate) fn deletions(s: &Scenario, number: usize, what: &str) -> serde_json::Value {
     s.status(number)["deletions"][what].clone()
 }
 
 /// Waits until each follower captures deletions, and has passed the beginning of capture.
-fn wait_for_capture(s: &Scenario) {
+pub(crate) fn wait_for_capture(s: &Scenario) {
     for number in 0..s.followers() {
         let captures = || {
             let state = deletions(s, number, "state");
@@ -43,7 +43,7 @@ fn wait_for_capture(s: &Scenario) {
     }
 }
 
-fn follow(s: &mut Scenario) {
+pub(crate) fn follow(s: &mut Scenario) {
     s.both(TABLE);
     s.source("INSERT INTO t SELECT i, 'v' FROM generate_series(1, 9) i");
     s.follow();
@@ -56,7 +56,7 @@ fn rows(s: &Scenario) -> String {
 
 /// Runs `source` and `target` while nobody applies, so that an update that is older than a deletion
 /// meets it. A deletion that is older than an update may be forgotten by then.
-fn apart(s: &mut Scenario, statements: &[(End, &str)]) {
+pub(crate) fn apart(s: &mut Scenario, statements: &[(End, &str)]) {
     s.stop();
     for (end, sql) in statements {
         match end {
