@@ -32,6 +32,7 @@ mod conflicts;
 mod deleted;
 mod exceptions;
 mod expecting;
+mod foreign;
 mod idle;
 mod insisting;
 mod looking;

@@ -227,6 +227,7 @@ impl Stage<'_> {
                 (Kind::RowUpdate(present), [all, table.key.clone()].concat(), false),
                 (Kind::RowProbe, table.key.clone(), false),
                 (Kind::RowDelete, table.key.clone(), false),
+                (Kind::SetLock, table.key.clone(), true),
                 (Kind::SetDelete, table.key.clone(), true),
             ],
             _ => {
@@ -248,7 +249,7 @@ impl Stage<'_> {
         let mut prepared = Vec::new();
         for (kind, columns, is_set) in kinds {
             // A statement that insists on finding no row would fail.
-            let is_probe = matches!(kind, Kind::SetProbe | Kind::RowProbe);
+            let is_probe = matches!(kind, Kind::SetProbe | Kind::RowProbe | Kind::SetLock);
             let around = match &kind {
                 Kind::BagUpdate(_, finding) | Kind::BagDelete(finding) if !finding.is_led(&table) => {
                     Some((bags::JOIN_BY_HASH, bags::JOIN_BY_INDEX))

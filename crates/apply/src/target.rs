@@ -118,11 +118,13 @@ impl Target {
         ];
         let mut mappings = Mappings::new(client::connect(info, &name, &settings).await?, joined, !replica);
         mappings.types.clone_from(&options.types);
-        if let Some(rule) = options.conflict_rules.needing_commit_times().next() {
-            if !knows_writers(&mut wire).await? {
-                return Err(Kind::NoCommitTimes { rule }.into());
+        let needing = options.conflict_rules.needing_commit_times().next();
+        if needing.is_some() || options.detect_origin_differs {
+            match (knows_writers(&mut wire).await?, needing) {
+                (true, _) => mappings.tells_writers = Some(options.subscription.clone()),
+                (false, Some(rule)) => return Err(Kind::NoCommitTimes { rule }.into()),
+                (false, None) => {}
             }
-            mappings.tells_writers = Some(options.subscription.clone());
         }
         mappings.copied_from.clone_from(&options.copied_from);
         let mut pids = vec![backend(&mut wire).await?];

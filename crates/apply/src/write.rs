@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use base::Lsn;
 use plan::{
-    Arrays, Exceptions, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, Stage, Statement, Step,
-    Table,
+    Arrays, Exceptions, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, RowKey, Stage, Statement,
+    Step, Table,
     bag::{Bag, Row, Rules},
     plain_statement, row_statement,
     sql::{Kind, Present, Shape, Shapes, bags, non_key, plain},
@@ -65,8 +65,9 @@ pub(crate) struct Writing {
 }
 
 /// What the answers of statements are about that tell which rows were not as the source had them.
-#[derive(Default)]
 struct Telling {
+    /// Rows that somebody else wrote last are written like others.
+    of_anyone: bool,
     folds: Vec<(Arc<Table>, Fold)>,
     /// For each statement the number of its fold, and the entry of each of its rows.
     asked: Vec<(usize, Vec<usize>)>,
@@ -88,16 +89,18 @@ impl Writing {
     }
 
     /// Lets each statement take the rows that are as the source had them, and tell which are not.
-    /// The plan must be one that takes exceptions.
-    pub(crate) fn telling(self) -> Writing {
-        Writing { telling: Some(Telling::default()), ..self }
+    /// With `of_anyone` it does not matter who wrote them. The plan must be one that takes
+    /// exceptions.
+    pub(crate) fn telling(self, of_anyone: bool) -> Writing {
+        let telling = Telling { of_anyone, folds: Vec::new(), asked: Vec::new() };
+        Writing { telling: Some(telling), ..self }
     }
 
     /// The rows that the statements told of. `told` gives the numbers, from 1, that a statement
     /// answered with. `None` if an answer cannot be read, or names a row that was not sent.
     pub(crate) fn exceptions(&self, mut told: impl FnMut(usize) -> Option<Vec<usize>>) -> Option<Exceptions> {
         let mut exceptions = Exceptions::default();
-        let Some(Telling { folds, asked }) = &self.telling else { return Some(exceptions) };
+        let Some(Telling { folds, asked, .. }) = &self.telling else { return Some(exceptions) };
         // A statement without entries appends rows, and tells nothing.
         for (statement, (fold, entries)) in asked.iter().enumerate().filter(|(_, asked)| !asked.1.is_empty())
         {
@@ -331,6 +334,17 @@ impl Writer {
     /// The shapes, with what is known of how large tables look.
     pub(crate) fn shapes(&mut self) -> &mut Shapes {
         &mut self.shapes
+    }
+
+    /// The statement that locks the rows of these keys.
+    pub(crate) fn lock<'k>(
+        &mut self,
+        table: &Table,
+        mut keys: impl Iterator<Item = &'k RowKey>,
+    ) -> Result<Statement, Misfit> {
+        let mut arrays = Arrays::within(table.key.len(), self.binary, &mut self.spare);
+        keys.try_for_each(|key| arrays.push(key.columns()))?;
+        Ok(arrays.into_statement(self.shapes.get(table, self.binary, Kind::SetLock), 1))
     }
 
     /// Takes back the memory of a statement that was sent.
@@ -588,7 +602,10 @@ impl Folding {
                 let statement = match telling {
                     Some(telling) => {
                         telling.asked.push((telling.folds.len(), entries));
-                        let kind = Kind::Telling(Box::new(kind));
+                        let kind = match telling.of_anyone {
+                            true => Kind::TellingOfAnyone(Box::new(kind)),
+                            false => Kind::Telling(Box::new(kind)),
+                        };
                         arrays.into_statement(writer.shapes.get(table, writer.binary, kind), 1)
                     }
                     None if kind == Kind::SetInsert => writer.insert(table, arrays),

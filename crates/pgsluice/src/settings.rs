@@ -331,6 +331,14 @@ pub(crate) struct Conflicts {
     #[arg(long, value_name = "TYPE=RESOLUTION", value_delimiter = ',')]
     pub(crate) conflict: Vec<ConflictRule>,
 
+    /// Report rows that somebody else wrote last as update_origin_differs and delete_origin_differs
+    ///
+    /// As native apply does, only while the target has `track_commit_timestamp = on`: without it
+    /// nobody knows who wrote a row. With `off`, pgsluice asks only if a rule is set that needs to
+    /// know it.
+    #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
+    pub(crate) detect_origin_differs: OnOff,
+
     /// Remove conflicts from the history on the target when they are older than this
     #[arg(long, default_value = "30d", value_name = "DURATION")]
     pub(crate) conflict_history_age: Seconds,

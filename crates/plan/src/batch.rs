@@ -127,6 +127,18 @@ impl Batch {
 }
 
 impl Batch {
+    /// The changes of rows in source order: the number of each among all changes, its table and
+    /// operation, and how its transaction began.
+    pub fn rows(&self) -> impl Iterator<Item = (usize, &Arc<Table>, &Op, Begin)> {
+        let ends = self.ends.iter().map(|end| (end.changes_end, end.begin));
+        let mut ends = ends.chain(self.open.map(|begin| (self.changes.len(), begin))).peekable();
+        self.changes.iter().enumerate().filter_map(move |(at, change)| {
+            while ends.next_if(|(end, _)| *end <= at).is_some() {}
+            let Change::Row { table, op } = change else { return None };
+            Some((at, table, op, ends.peek()?.1))
+        })
+    }
+
     /// Keeps the changes of transactions that `is_wanted`. All of its transactions have ended.
     pub fn only(self, is_wanted: impl Fn(&Begin) -> bool) -> Batch {
         let mut kept = Batch::default();

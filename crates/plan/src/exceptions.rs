@@ -1,39 +1,96 @@
 //! Rows that are taken out of a set because they are not as the source had them.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use proto::pgoutput::{Columns, Tuple};
+use rustc_hash::FxHashMap;
 use txn::Op;
 
 use crate::fold::Fold;
 use crate::table::Table;
 
-/// Keys of rows, by the ids of their tables.
-#[derive(Debug, Default)]
-pub struct Exceptions {
-    keys: FxHashMap<u64, FxHashSet<Box<[u8]>>>,
+/// Something for each of some rows, by the id of the table and the key. No key changes, and equal
+/// keys have equal bytes.
+#[derive(Debug)]
+pub struct RowKeys<T> {
+    keys: FxHashMap<u64, FxHashMap<Box<[u8]>, T>>,
     /// The key that is looked for.
     looked_for: Fold,
 }
 
+impl<T> Default for RowKeys<T> {
+    fn default() -> Self {
+        RowKeys { keys: FxHashMap::default(), looked_for: Fold::default() }
+    }
+}
+
+/// The key of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowKey(Box<[u8]>);
+
+impl RowKey {
+    /// The values, as a row of key columns only.
+    #[must_use]
+    pub fn columns(&self) -> Columns<'_> {
+        Tuple::walk(&self.0)
+    }
+}
+
+/// Rows that were not as the source had them.
+pub type Exceptions = RowKeys<()>;
+
 impl Exceptions {
     /// Adds the key of an entry of a fold.
     pub fn add(&mut self, table: &Table, fold: &Fold, at: usize) {
-        self.keys.entry(table.id).or_default().insert(fold.key_bytes(at).into());
+        self.keys.entry(table.id).or_default().insert(fold.key_bytes(at).into(), ());
     }
+}
 
+impl<T> RowKeys<T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.values().all(FxHashMap::is_empty)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.keys.values().map(FxHashSet::len).sum()
+        self.keys.values().map(FxHashMap::len).sum()
     }
 
-    /// Whether the row of `op` is one. No key changes.
+    /// What there is for the row of `op`.
+    pub fn get_mut(&mut self, table: &Table, op: &Op) -> Option<&mut T> {
+        let keys = self.keys.get_mut(&table.id)?;
+        keys.get_mut(self.looked_for.only_key_of(table, op)?)
+    }
+
+    /// Whether there is something for the row of `op`.
     pub fn has(&mut self, table: &Table, op: &Op) -> bool {
-        let Some(keys) = self.keys.get(&table.id) else { return false };
-        self.looked_for.only_key_of(table, op).is_some_and(|key| keys.contains(key))
+        self.get_mut(table, op).is_some()
+    }
+
+    /// Keeps it for the row of `op`, whose key is whole.
+    pub fn insert(&mut self, table: &Table, op: &Op, value: T) {
+        if let Some(key) = self.looked_for.only_key_of(table, op) {
+            self.keys.entry(table.id).or_default().insert(key.into(), value);
+        }
+    }
+
+    /// Takes out the rows of a table.
+    pub fn take(&mut self, table: &Table) -> Vec<(RowKey, T)> {
+        let keys = self.keys.remove(&table.id).into_iter().flatten();
+        keys.map(|(key, value)| (RowKey(key), value)).collect()
+    }
+
+    /// Keeps something for a row of a table that was taken out of one of these.
+    pub fn put(&mut self, table: &Table, key: RowKey, value: T) {
+        self.keys.entry(table.id).or_default().insert(key.0, value);
+    }
+
+    /// Takes out the rows that are in `others`.
+    pub fn remove_all<U>(&mut self, others: &RowKeys<U>) {
+        for (table, keys) in &others.keys {
+            if let Some(own) = self.keys.get_mut(table) {
+                own.retain(|key, _| !keys.contains_key(key));
+            }
+        }
     }
 }
 
@@ -67,5 +124,16 @@ mod tests {
             assert_eq!(exceptions.has(&table, &Op::Delete(key_only(id))), wanted);
         }
         assert_eq!(exceptions.len(), 1);
+        let mut others: RowKeys<u32> = RowKeys::default();
+        others.insert(&table, &Op::Insert(tuple("12", "x")), 7);
+        assert_eq!(others.get_mut(&table, &Op::Delete(key_only("12"))), Some(&mut 7));
+        exceptions.remove_all(&others);
+        assert!(exceptions.is_empty());
+        let mut taken = others.take(&table);
+        assert!(others.is_empty());
+        let (key, seven) = taken.pop().unwrap();
+        assert_eq!((key.columns().collect::<Vec<_>>(), seven), (vec![Column::Text(b"12")], 7));
+        others.put(&table, key, 8);
+        assert_eq!(others.get_mut(&table, &Op::Insert(tuple("12", ""))), Some(&mut 8));
     }
 }

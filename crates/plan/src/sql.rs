@@ -123,6 +123,10 @@ pub enum Kind {
     RowProbe,
     /// The set, for rows some of which may not be as the source had them: see [`telling`].
     Telling(Box<Kind>),
+    /// The same, also for rows that somebody else wrote last.
+    TellingOfAnyone(Box<Kind>),
+    /// Locks rows by their keys, and returns who wrote them last.
+    SetLock,
 }
 
 impl Kind {
@@ -215,7 +219,13 @@ impl Shapes {
     pub fn get(&mut self, table: &Table, binary: bool, kind: Kind) -> Arc<Shape> {
         let is_set = matches!(
             kind,
-            Kind::SetProbe | Kind::SetDelete | Kind::SetUpdate(_) | Kind::SetReplace | Kind::Telling(_)
+            Kind::SetProbe
+                | Kind::SetDelete
+                | Kind::SetUpdate(_)
+                | Kind::SetReplace
+                | Kind::Telling(_)
+                | Kind::TellingOfAnyone(_)
+                | Kind::SetLock
         );
         let search = match is_set {
             true => Search::of_set(table, self.large.contains_key(&table.id)),
@@ -250,20 +260,21 @@ fn make(name: String, table: &Table, binary: bool, kind: &Kind, search: Search) 
         Kind::SetInsert => (set_insert(table, binary), all),
         Kind::Copy => (copy(table, binary), Vec::new()),
         Kind::SetDelete => {
-            (set_delete(table, &arrays(&columns_at(table, &table.key), binary), search), key())
+            let rows = arrays(&columns_at(table, &table.key), binary);
+            (set_delete(table, &rows, search, table.and_ours()), key())
         }
-        Kind::Telling(set) => telling::make(table, binary, set, search),
+        Kind::Telling(set) => telling::make(table, binary, set, search, table.and_ours()),
+        Kind::TellingOfAnyone(set) => telling::make(table, binary, set, search, ""),
+        Kind::SetLock => (telling::lock(table, binary, search), key()),
         Kind::SetUpdate(present) => {
             let columns = [key(), non_key(table, present)].concat();
-            (
-                set_update(table, &arrays(&columns_at(table, &columns), binary), search, (&columns, &[])),
-                columns,
-            )
+            let rows = arrays(&columns_at(table, &columns), binary);
+            (set_update(table, &rows, search, (&columns, &[]), table.and_ours()), columns)
         }
         Kind::SetReplace => {
             let columns = [key(), non_key(table, &vec![true; table.columns.len()])].concat();
             let rows = arrays(&columns_at(table, &columns), binary);
-            (set_update(table, &rows, search, (&columns, &table.extras)), columns)
+            (set_update(table, &rows, search, (&columns, &table.extras), table.and_ours()), columns)
         }
         _ => {
             let positions = row_parameters(table, kind);
@@ -296,6 +307,25 @@ fn set_probe(table: &Table, binary: bool, search: Search) -> String {
     let keys = from_arrays(&columns_at(table, &table.key), binary);
     let found = is_found(table, search, &of_set("s"));
     format!("SELECT 1 FROM {keys} WHERE {found} LIMIT 1")
+}
+
+/// Who wrote a row `t` last, as a list of SQL expressions: the commit time in microseconds since
+/// 1970 and as text, and the replication origin's number and name. Each is NULL where the server
+/// does not know it.
+///
+/// These stand in a select list and nowhere else: where a query waits for a lock, the server makes
+/// the list anew from the version that it waited for, but joins the old version's rows of other
+/// relations.
+pub fn last_writer() -> [String; 4] {
+    let of =
+        |what: &str| format!("(SELECT {what} FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS w)");
+    [
+        of("(EXTRACT(epoch FROM w.timestamp) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"),
+        of("w.timestamp::pg_catalog.text"),
+        of("w.roident"),
+        of("(SELECT o.roname FROM pg_catalog.pg_replication_origin o \
+            WHERE o.roident OPERATOR(pg_catalog.=) w.roident)"),
+    ]
 }
 
 /// The condition that a row of the table has this key.
@@ -348,18 +378,21 @@ fn copy(table: &Table, binary: bool) -> String {
     format!("COPY {} ({names}) FROM STDIN (FORMAT {format})", table.sql)
 }
 
-fn set_delete(table: &Table, rows: &str, search: Search) -> String {
+/// `whose` is one more condition for the row: ` AND ...`.
+fn set_delete(table: &Table, rows: &str, search: Search, whose: &str) -> String {
     let (keys, met) = met(table, search, rows, "s");
-    let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
-    format!("DELETE FROM {only}{sql} AS t USING {keys} WHERE {met}{ours}")
+    let (only, sql) = (table.only(), &table.sql);
+    format!("DELETE FROM {only}{sql} AS t USING {keys} WHERE {met}{whose}")
 }
 
-/// Writes the columns behind the key of `rows`, and sets others to their defaults.
+/// Writes the columns behind the key of `rows`, and sets others to their defaults. `whose` is one
+/// more condition for the row: ` AND ...`.
 fn set_update(
     table: &Table,
     rows: &str,
     search: Search,
     (columns, defaults): (&[usize], &[String]),
+    whose: &str,
 ) -> String {
     let written = &columns[table.key.len()..];
     let mut assignments = list(written.iter().enumerate(), ", ", |(n, &position)| {
@@ -375,8 +408,8 @@ fn set_update(
         assignments = format!("{key} = t.{key}");
     }
     let (rows, met) = met(table, search, rows, "s");
-    let (only, sql, ours) = (table.only(), &table.sql, table.and_ours());
-    format!("UPDATE {only}{sql} AS t SET {assignments} FROM {rows} WHERE {met}{ours}")
+    let (only, sql) = (table.only(), &table.sql);
+    format!("UPDATE {only}{sql} AS t SET {assignments} FROM {rows} WHERE {met}{whose}")
 }
 
 /// The statement that deletes a set of rows where the table looks large, without a name.

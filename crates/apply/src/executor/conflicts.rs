@@ -162,7 +162,7 @@ impl Executor {
         let change = self.change_values(table, op).await?;
         let met = holders.iter().map(|(index, row)| row.met(Some(index.clone()), change.as_ref())).collect();
         let conflict = Conflict { kind, relation: table.name.clone(), met };
-        let local: Vec<Stamp> = holders.iter().map(|(_, row)| self.conflicts.local(row)).collect();
+        let local: Vec<Stamp> = holders.iter().map(|(_, row)| self.conflicts.local(&row.writer)).collect();
         match rules.of(kind).decide(&self.conflicts.remote(begin), &local) {
             Verdict::Refuse => Err(self.refused(conflict, begin, table)),
             Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
@@ -240,7 +240,7 @@ impl Executor {
             OwnRow::Unclear => return Ok(Step::Again),
             OwnRow::Locked(row) => row,
         };
-        if single.anyones || !table.is_foreign(row.origin) {
+        if single.anyones || !table.is_foreign(row.writer.origin) {
             // A BEFORE trigger returned NULL: the row stays as it is, which is no conflict.
             if table.path == Path::RowsAlone && single.passed_over {
                 return Ok(Step::Done);
@@ -248,14 +248,11 @@ impl Executor {
             single.passed_over = true;
             return Ok(Step::Again);
         }
-        let kind = match op {
-            Op::Delete(_) => ConflictType::DeleteOriginDiffers,
-            _ => ConflictType::UpdateOriginDiffers,
-        };
+        let kind = origin_differs(op);
         let change = self.change_values(table, op).await?;
         let met = vec![row.met(None, change.as_ref())];
         let conflict = Conflict { kind, relation: table.name.clone(), met };
-        match rules.of(kind).decide(&self.conflicts.remote(begin), &[self.conflicts.local(&row)]) {
+        match rules.of(kind).decide(&self.conflicts.remote(begin), &[self.conflicts.local(&row.writer)]) {
             Verdict::Refuse => Err(self.refused(conflict, begin, table)),
             Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
             Verdict::ApplyRemote => {
@@ -344,10 +341,17 @@ impl Executor {
         step
     }
 
-    fn resolved(&mut self, conflict: Conflict, begin: Begin, table: &Arc<Table>, outcome: ConflictOutcome) {
+    pub(super) fn resolved(
+        &mut self,
+        conflict: Conflict,
+        begin: Begin,
+        table: &Arc<Table>,
+        outcome: ConflictOutcome,
+    ) {
         let resolution = self.conflicts.rules_of(table).of(conflict.kind);
-        let table = Arc::clone(table);
-        self.conflicts.resolved.push(Resolved { conflict, begin, table, resolution, outcome, missed: None });
+        let (table, change) = (Arc::clone(table), self.conflicts.change);
+        let resolved = Resolved { conflict, begin, change, table, resolution, outcome, missed: None };
+        self.conflicts.resolved.push(resolved);
     }
 
     /// The error of a conflict whose rule is `error`. It is recorded after the rollback.
@@ -355,6 +359,7 @@ impl Executor {
         self.conflicts.refused = Some(Resolved {
             conflict: conflict.clone(),
             begin,
+            change: self.conflicts.change,
             table: Arc::clone(table),
             resolution: Resolution::Error,
             outcome: ConflictOutcome::Error,
@@ -478,7 +483,7 @@ impl Executor {
         Ok(keys)
     }
 
-    async fn with(&mut self) -> Result<With, Error> {
+    pub(super) async fn with(&mut self) -> Result<With, Error> {
         let commit = match self.conflicts.commit_times {
             Some(known) => known,
             None => {
@@ -554,6 +559,14 @@ impl Executor {
             if matches!(op, Op::Insert(_)) { ConflictType::InsertExists } else { ConflictType::UpdateExists };
         let met = vec![Met { index: error.constraint, ..Met::default() }];
         refused(Conflict { kind, relation: table.name.clone(), met }, begin)
+    }
+}
+
+/// The type of the conflict of an UPDATE or DELETE with a row that somebody else wrote last.
+pub(super) fn origin_differs(op: &Op) -> ConflictType {
+    match op {
+        Op::Delete(_) => ConflictType::DeleteOriginDiffers,
+        _ => ConflictType::UpdateOriginDiffers,
     }
 }
 

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //!   chunk --> set that tells --> rows that were not as the source had them
-//!                 |                            |
-//!                 | all others are written     v
-//!                 |                     their changes, exact replay ---> conflicts, rules
-//!                 +------------------------+---+
-//!                                          v
-//!                                   one target transaction
+//!                 |                    |                        |
+//!                 | all others         | written by others      | missing, or their key is taken
+//!                 | are written        v                        v
+//!                 |              sets of `foreign`        exact replay ---> conflicts, rules
+//!                 +--------------------+------------------------+
+//!                                      v
+//!                            one target transaction
 //! ```
 //! Why the result is that of replaying everything: all changes of a row come together, in the
 //! source's order, and what happens to other rows does not matter to them. No trigger fires and no
@@ -80,7 +81,7 @@ impl Executor {
     async fn try_excepting(&mut self, plan: Plan, batch: &Batch, first: bool) -> Result<Option<u64>, Error> {
         let tables: Vec<Arc<Table>> = plan.tables().cloned().collect();
         let rows = plan.rows() as u64;
-        let mut exceptions = match self.write_excepting(plan, &tables, first).await {
+        let mut exceptions = match self.write_excepting(plan, &tables, first, false).await {
             Ok(exceptions) => exceptions,
             Err(Setback::Failed(code)) => {
                 self.failed_set(&code, tables);
@@ -94,8 +95,14 @@ impl Executor {
             self.expecting.met(false);
             return Ok(Some(rows));
         }
-        match self.replay_exceptions(batch, &mut exceptions).await {
+        let mark = self.conflicts.mark();
+        let resolved = match self.decide_foreign(batch, &tables, &mut exceptions).await {
+            Ok(true) => self.replay_exceptions(batch, &mut exceptions).await,
+            others => others,
+        };
+        match resolved {
             Ok(true) => {
+                self.conflicts.sort_from(mark);
                 self.record_resolved().await?;
                 self.expecting.met(true);
                 Ok(Some(rows))
@@ -111,12 +118,13 @@ impl Executor {
     }
 
     /// Sends the plan's sets in the form that tells, and returns the rows that were not as the
-    /// source had them.
-    async fn write_excepting(
+    /// source had them. With `of_anyone` it does not matter who wrote them.
+    pub(super) async fn write_excepting(
         &mut self,
         plan: Plan,
         tables: &[Arc<Table>],
         first: bool,
+        of_anyone: bool,
     ) -> Result<Exceptions, Setback> {
         let _sending = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
         let broken = |error: client::Error| Setback::Broken(error.into());
@@ -126,7 +134,7 @@ impl Executor {
             sending.push(&self.begin);
         }
         let prologue = sending.expected.len();
-        let mut writing = Writing::new(plan).telling();
+        let mut writing = Writing::new(plan).telling(of_anyone);
         let fits = sending.send(&mut self.writer, &mut writing).await.map_err(broken)?;
         let result = sending.answers(prologue, fits).await?;
         // An answer that cannot be read says nothing about the other rows.
@@ -138,25 +146,20 @@ impl Executor {
     /// other unique keys.
     async fn replay_exceptions(&mut self, batch: &Batch, exceptions: &mut Exceptions) -> Result<bool, Error> {
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
-        let mut start = 0;
-        let ends = batch.ends.iter().map(|end| (end.changes_end, end.begin));
-        let mut found = Vec::new();
-        for (end, begin) in ends.chain(batch.open.map(|begin| (batch.changes.len(), begin))) {
-            let changes = batch.changes[start..end].iter();
-            let is_exception = |change: &&Change| match change {
-                Change::Row { table, op } => exceptions.has(table, op),
-                Change::Truncate { .. } => false,
-            };
-            found.extend(changes.filter(is_exception).map(|change| (change, begin)));
-            start = end;
-        }
+        let found: Vec<(usize, Begin)> = batch
+            .rows()
+            .filter(|(_, table, op, _)| exceptions.has(table, op))
+            .map(|(at, .., begin)| (at, begin))
+            .collect();
+        let changes = || found.iter().map(|(at, _)| &batch.changes[*at]);
         self.conflicts.missing.begin();
-        if found.iter().any(|(change, _)| self.asks_at_once(change)) {
+        if changes().any(|change| self.asks_at_once(change)) {
             self.conflicts.missing.asked_alone();
         }
-        for (number, (change, begin)) in found.iter().enumerate() {
-            let Change::Row { table, op } = change else { continue };
-            self.look_ahead(number, found[number..].iter().map(|(change, _)| *change)).await?;
+        for (number, (at, begin)) in found.iter().enumerate() {
+            let Change::Row { table, op } = &batch.changes[*at] else { continue };
+            self.look_ahead(number, changes().skip(number)).await?;
+            self.conflicts.change = *at;
             let mark = self.conflicts.mark();
             self.replay_exception(table, op, *begin).await?;
             let met = &self.conflicts.resolved[mark..];

@@ -16,7 +16,7 @@ use base::{Oid, PgTimestamp, Xid};
 use conflict::{ColumnValues, Commit, Met, Origin, Values, Written};
 
 use plan::Table;
-use plan::sql::{Kind, located, row_parameters};
+use plan::sql::{Kind, last_writer, located, row_parameters};
 use proto::pgoutput::Tuple;
 use txn::Op;
 
@@ -298,21 +298,10 @@ impl ChangeValues {
     }
 }
 
-/// The beginning of a query for a row `t`. [`Row::read`] reads its answer. The writer is asked for
-/// in the select list: where the query waits for a lock, the server makes the list anew from the
-/// version that it waited for, but joins the old version's rows of other relations.
+/// The beginning of a query for a row `t`. [`Row::read`] reads its answer.
 fn locked(table: &Table, With { commit, .. }: With, listed: &Listed) -> String {
-    let of =
-        |what: &str| format!("(SELECT {what} FROM pg_catalog.pg_xact_commit_timestamp_origin(t.xmin) AS w)");
     let commit = match commit {
-        true => [
-            of("(EXTRACT(epoch FROM w.timestamp) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8"),
-            of("w.timestamp::pg_catalog.text"),
-            of("w.roident"),
-            of("(SELECT o.roname FROM pg_catalog.pg_replication_origin o \
-                WHERE o.roident OPERATOR(pg_catalog.=) w.roident)"),
-        ]
-        .join(", "),
+        true => last_writer().join(", "),
         false => "NULL, NULL, NULL, NULL".to_owned(),
     };
     let values = &listed.sql;
@@ -334,14 +323,38 @@ pub(super) fn old_values(op: &Op) -> Option<&Tuple> {
     }
 }
 
+/// Who wrote a row of the target last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LastWriter {
+    pub(super) written: Written,
+    /// The replication origin; 0 for a session of the target.
+    pub(super) origin: Option<u32>,
+}
+
+impl LastWriter {
+    /// Reads a row's `xmin` and [`last_writer`].
+    pub(super) fn read([xmin, micros, time_text, origin, name]: [Option<String>; 5]) -> Option<LastWriter> {
+        let origin: Option<u32> = origin.and_then(|origin| origin.parse().ok());
+        let time = micros.and_then(|micros| micros.parse::<i64>().ok());
+        let commit = time.zip(time_text).zip(origin).map(|((micros, time_text), origin)| Commit {
+            origin: match (origin, name) {
+                (0, _) => Origin::Local,
+                (_, Some(name)) => Origin::Named(name),
+                (_, None) => Origin::Dropped,
+            },
+            time: PgTimestamp(micros - PG_EPOCH_MICROS),
+            time_text,
+        });
+        Some(LastWriter { written: Written { xid: Xid(xmin?.parse().ok()?), commit }, origin })
+    }
+}
+
 /// A row of the target that is locked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Row {
     /// Its place, as SQL: a condition on `t`.
     pub(super) place: String,
-    pub(super) written: Written,
-    /// The replication origin of its last writer; 0 for a session of the target.
-    pub(super) origin: Option<u32>,
+    pub(super) writer: LastWriter,
     /// Its values, if asked for.
     values: Option<RowValues>,
 }
@@ -352,27 +365,16 @@ impl Row {
         let values = answer.split_off(answer.len().min(7));
         let [part, place, xmin, micros, time_text, origin, origin_name] =
             <[Option<String>; 7]>::try_from(answer).ok()?;
-        let origin: Option<u32> = origin.and_then(|origin| origin.parse().ok());
-        let time = micros.and_then(|micros| micros.parse::<i64>().ok());
-        let commit = time.zip(time_text).zip(origin).map(|((micros, time_text), origin)| Commit {
-            origin: match (origin, origin_name) {
-                (0, _) => Origin::Local,
-                (_, Some(name)) => Origin::Named(name),
-                (_, None) => Origin::Dropped,
-            },
-            time: PgTimestamp(micros - PG_EPOCH_MICROS),
-            time_text,
-        });
+        let writer = LastWriter::read([xmin, micros, time_text, origin, origin_name])?;
         let place = format!(
             "t.tableoid OPERATOR(pg_catalog.=) {} AND t.ctid OPERATOR(pg_catalog.=) '{}'::pg_catalog.tid",
             part?, place?
         );
-        let written = Written { xid: Xid(xmin?.parse().ok()?), commit };
-        Some(Row { place, written, origin, values: listed.read(values) })
+        Some(Row { place, writer, values: listed.read(values) })
     }
 
     pub(super) fn met(&self, index: Option<String>, change: Option<&ChangeValues>) -> Met {
         let values = change.map(|change| change.with(self.values.as_ref()));
-        Met { index, written: Some(self.written.clone()), values }
+        Met { index, written: Some(self.writer.written.clone()), values }
     }
 }

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
 use txn::Begin;
 
-use super::met::{Row, UniqueKeys};
+use super::met::{LastWriter, UniqueKeys};
 use super::missing::Missing;
 
 /// How conflicts are to be resolved.
@@ -43,6 +43,8 @@ pub(super) struct Conflicts {
     pub(super) recorded: usize,
     /// Rows of coming changes that are known to be missing.
     pub(super) missing: Missing,
+    /// See [`Resolved::change`]; of the change that is being replayed.
+    pub(super) change: usize,
     /// The last conflict that was an error, until its transaction is rolled back.
     pub(super) refused: Option<Resolved>,
 }
@@ -52,6 +54,8 @@ pub(super) struct Conflicts {
 pub(super) struct Resolved {
     pub(super) conflict: Conflict,
     pub(super) begin: Begin,
+    /// The change's number in its batch, where conflicts are not met in the order of changes.
+    pub(super) change: usize,
     pub(super) table: Arc<Table>,
     pub(super) resolution: Resolution,
     pub(super) outcome: ConflictOutcome,
@@ -120,6 +124,11 @@ impl Conflicts {
         self.recorded = self.recorded.min(mark);
     }
 
+    /// Puts those behind `mark` in the order of their changes.
+    pub(super) fn sort_from(&mut self, mark: usize) {
+        self.resolved[mark..].sort_by_key(|resolved| resolved.change);
+    }
+
     /// Whether a conflict is to be recorded after the rollback.
     pub(super) fn has_refused(&self) -> bool {
         self.refused.is_some()
@@ -149,9 +158,9 @@ impl Conflicts {
         Stamp { time: commit.map(|commit| commit.time), node: target.filter(|_| is_local).cloned() }
     }
 
-    pub(super) fn local(&self, row: &Row) -> Stamp {
+    pub(super) fn local(&self, writer: &LastWriter) -> Stamp {
         let target = self.settings.nodes.as_ref().map(|(_, target)| target);
-        let node = target.filter(|_| row.origin == Some(0)).cloned();
-        Stamp { time: row.written.commit.as_ref().map(|commit| commit.time), node }
+        let node = target.filter(|_| writer.origin == Some(0)).cloned();
+        Stamp { time: writer.written.commit.as_ref().map(|commit| commit.time), node }
     }
 }

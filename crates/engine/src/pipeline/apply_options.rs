@@ -42,6 +42,7 @@ impl Attempt<'_> {
             copied_from: state::CopiedFrom::default(),
             skip_lsn,
             conflict_rules: settings.conflict_rules.clone(),
+            detect_origin_differs: settings.detect_origin_differs,
             conflict_nodes: nodes(ends).await?,
             retention: self.status.retention().cloned(),
             gate: Arc::clone(self.status.gate()),

@@ -174,7 +174,12 @@ fn every_setting_can_be_set_everywhere() {
         "synchronous_commit" => "remote_apply",
         "log_format" => "json",
         "metrics" => "127.0.0.1:1",
-        "wal_stream" | "streaming" | "copy_data" | "prefetch" | "prefetch_replica_identity_only" => "off",
+        "wal_stream"
+        | "streaming"
+        | "copy_data"
+        | "detect_origin_differs"
+        | "prefetch"
+        | "prefetch_replica_identity_only" => "off",
         "disable_on_error"
         | "allow_triggers"
         | "create_schema"

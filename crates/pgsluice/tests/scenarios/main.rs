@@ -29,6 +29,7 @@ mod folds;
 mod identity;
 mod late;
 mod left_out;
+mod native_conflicts;
 mod observed;
 mod parallel;
 mod partitions;
