@@ -123,7 +123,7 @@ async fn cancel(cancellers: &[Canceller], mut executing: Executing) -> Result<()
     tracing::info!("rolling back the batch in hand");
     for canceller in cancellers {
         if let Err(error) = canceller.cancel().await {
-            tracing::warn!("the running statement could not be cancelled: {error}");
+            tracing::warn!("could not cancel the running statement: {error}");
         }
     }
     // The executor was told to stop, so its result does not matter. Dropping the task closes the

@@ -234,7 +234,7 @@ fn refused_by_server(
     }
     match is_transient(code) {
         true => Ok(()),
-        false => write!(f, "; to pass over the transaction: pgsluice skip --lsn {finished_at}"),
+        false => write!(f, "; to skip the transaction: pgsluice skip --lsn {finished_at}"),
     }
 }
 
@@ -242,8 +242,8 @@ fn refused_by_server(
 fn needed_by(f: &mut fmt::Formatter<'_>, xid: Xid, finished_at: Lsn) -> fmt::Result {
     write!(
         f,
-        "; needed by transaction {xid}, finished at {finished_at}, \
-         which can be passed over: pgsluice skip --lsn {finished_at}"
+        "; transaction {xid}, finished at {finished_at}, needs it; to skip that transaction: \
+         pgsluice skip --lsn {finished_at}"
     )
 }
 
@@ -268,7 +268,7 @@ fn incomplete(f: &mut fmt::Formatter<'_>, table: &str, xid: Xid, finished_at: Ls
         f,
         "an UPDATE for table \"{table}\" found no row and cannot be inserted instead, because the source did not \
          send the large values that it left as they were, in transaction {xid}, finished at {finished_at}; \
-         ALTER TABLE {} REPLICA IDENTITY FULL on the source makes it send them from then on; to pass over the \
+         ALTER TABLE {} REPLICA IDENTITY FULL on the source makes it send them from then on; to skip the \
          transaction: pgsluice skip --lsn {finished_at}",
         quoted_name(table)
     )
@@ -285,8 +285,8 @@ impl fmt::Display for Error {
             }
             Kind::OtherTypes { table, column } => write!(
                 f,
-                "column \"{column}\" of table \"{table}\" had another type on the source when what comes now was written: it \
-                 is read again with values as text"
+                "column \"{column}\" of table \"{table}\" had another type on the source when the coming changes \
+                 were written: pgsluice reads them again with values as text"
             ),
             Kind::Assembly(error) => error.fmt(f),
             Kind::Change { table, operation, xid, finished_at, error } => {
@@ -315,13 +315,13 @@ impl fmt::Display for Error {
                  time it was tried; pgsluice tries again"
             ),
             Kind::PutAside(error) => {
-                write!(f, "changes cannot be put aside in the spool directory, or read back from it: {error}; the source sends \
-                     them again")
+                write!(f, "pgsluice cannot put changes aside in the spool directory, or read them back: {error}; \
+                           the source sends them again")
             }
             Kind::NotReplica => f.write_str(
-                "the target's role may not set session_replication_role, so its triggers and foreign keys would fire \
-                 a second time for replicated changes; give it the right, by the GRANT that is printed by pgsluice check (15 and \
-                 later), use a superuser, or accept it with --allow-triggers",
+                "the target's role may not set session_replication_role, so its triggers and foreign keys would \
+                 fire a second time for replicated changes; give it the right, with the GRANT that pgsluice check \
+                 prints (15 and later), use a superuser, or accept this with --allow-triggers",
             ),
             Kind::NoCommitTimes { rule } => write!(
                 f,
@@ -331,8 +331,8 @@ impl fmt::Display for Error {
             ),
             Kind::Forgotten { table } => write!(
                 f,
-                "table \"{table}\" is not to be replicated any more: it was left out, or taken off \
-                 pgsluice.copied_table, while it was copied; the stream begins anew without it"
+                "table \"{table}\" is no longer replicated: it was left out, or removed from pgsluice.copied_table, \
+                 while it was copied; pgsluice starts the stream again without it"
             ),
             Kind::LostTask => f.write_str("the applier's task ended without a result"),
         }

@@ -148,7 +148,7 @@ base::error_reference! {
         Kind::Incomplete { table: TABLE.to_owned(), xid: XID, finished_at: FINISHED_AT },
         "The rule `update_missing=apply_remote` inserts the row, and the source did not send a large value that the \
          update left as it was.",
-        "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL`; insert the row on the target, or pass over the \
+        "Run on the source `ALTER TABLE ... REPLICA IDENTITY FULL`; insert the row on the target, or skip the \
          transaction with `pgsluice skip --lsn LSN`.",
         &[("pgsluice scenarios", "an_update_that_lacks_a_large_value_is_not_inserted")],
     ),

@@ -81,7 +81,8 @@ impl FoldedBacklog {
         debug_assert!(whole.open.is_none());
         if let Err(error) = self.spill.add(&whole) {
             tracing::warn!(
-                "changes cannot be put aside in the spool directory, so batches stay small: {error}; make room there"
+                "pgsluice cannot put changes aside in the spool directory, so batches stay small: {error}; make \
+                 room there"
             );
             self.closed = true;
             return Err(whole);

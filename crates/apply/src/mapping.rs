@@ -132,7 +132,7 @@ impl Mappings {
         self.asked.store(0, Ordering::Relaxed);
         tracing::warn!(
             %subscription,
-            "table \"{}.{}\" is left out: {why}; nothing more is applied to it",
+            "table \"{}.{}\" is left out: {why}; pgsluice applies nothing more to it",
             table.0,
             table.1
         );

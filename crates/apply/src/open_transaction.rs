@@ -314,7 +314,7 @@ impl Worker<'_> {
                 // enough. But no request may be under way when this returns.
                 let cancelled = loop {
                     if let Err(error) = self.canceller.cancel().await {
-                        tracing::warn!("the running statement could not be cancelled: {error}");
+                        tracing::warn!("could not cancel the running statement: {error}");
                     }
                     if let Ok(holds) = tokio::time::timeout(CANCEL_AGAIN, &mut executing).await {
                         break holds;

@@ -224,7 +224,7 @@ async fn take_back(session: &Watched, look: Look) {
     session.cancelled.set(Some(Statement { text: look.text, ran: look.runs }));
     if let Err(error) = session.canceller.cancel().await {
         session.cancelled.set(None);
-        tracing::warn!("a statement that takes too long could not be cancelled: {error}");
+        tracing::warn!("could not cancel a statement that takes too long: {error}");
     }
 }
 

@@ -138,7 +138,8 @@ impl Target {
                 }
                 Err(error) if is_without_room(error.sqlstate()) => {
                     tracing::warn!(
-                        "{} of {wanted} sessions that apply, because the target has no room for more: {error}",
+                        "pgsluice applies with {} of {wanted} sessions, because the target has no room for more: \
+                         {error}",
                         wires.len()
                     );
                     break;

@@ -193,29 +193,34 @@ impl fmt::Display for Error {
             Kind::Broken { lsn, what } => write!(f, "WAL record {lsn}: {what}"),
             Kind::FullPageWritesOff { lsn } => write!(
                 f,
-                "WAL record {lsn}: full_page_writes was switched off, so that catalogs cannot be followed; switch it on"
+                "WAL record {lsn}: full_page_writes was switched off, so pgsluice cannot follow the catalogs; \
+                 switch it on"
             ),
             Kind::WalLevel { lsn } => write!(
                 f,
-                "WAL record {lsn}: wal_level is lower than logical, so that rows are not logged whole; set it to logical"
+                "WAL record {lsn}: wal_level is lower than logical, so the WAL lacks parts of rows; set it to \
+                 logical"
             ),
             Kind::Moved { lsn, database } => {
                 write!(f, "WAL record {lsn}: database \"{database}\" was moved to another tablespace")
             }
             Kind::UnknownFiles { lsn, locator, xid } => write!(
                 f,
-                "WAL record {lsn}: transaction {xid} committed changes to files {locator}, and no relation is known \
-                 that has them; nothing is passed over; report this"
+                "WAL record {lsn}: transaction {xid} committed changes to files {locator}, and no known relation \
+                 has them; pgsluice leaves out nothing that it does not know, and stops; report this"
             ),
             Kind::Look { attempt, .. } => write!(f, "{attempt}"),
             Kind::Unfit(what) => f.write_str(what),
             Kind::StillRunning { xmin, wanted } => write!(
                 f,
-                "transaction {xmin} was running before the catalogs were looked at and has not ended, nor all before \
-                 {wanted}; end it (pg_stat_activity, pg_prepared_xacts) or wait longer"
+                "transaction {xmin} was running before pgsluice read the catalogs and has not ended, nor have all \
+                 before {wanted}; end it (pg_stat_activity, pg_prepared_xacts) or wait longer"
             ),
             Kind::Rewritten(catalog) => {
-                write!(f, "{catalog} was rewritten whenever the catalogs were looked at; try again later")
+                write!(
+                    f,
+                    "{catalog} was rewritten each time that pgsluice read the catalogs; try again later"
+                )
             }
             Kind::Row { catalog, what } => write!(f, "{catalog}: {what}"),
             Kind::Publication { relation, what } => write!(f, "publications of relation {relation}: {what}"),

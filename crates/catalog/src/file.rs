@@ -134,7 +134,7 @@ impl Catalog {
         if version != Some(VERSION) {
             let version = version.map_or("none".to_owned(), |version| version.to_string());
             return Err(Error::file(format!(
-                "its version is {version}, and {VERSION} is known; make it anew"
+                "its version is {version}, and this pgsluice reads version {VERSION}; export it again"
             )));
         }
         let whole =

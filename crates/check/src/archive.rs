@@ -43,7 +43,7 @@ impl Archive {
     fn look(dir: PathBuf, checkpoint: Option<Checkpoint>) -> Archive {
         let is_pg_wal = segments::is_pg_wal(&dir);
         let Some(Checkpoint { timeline, redo, segment_size }) = checkpoint else {
-            let span = Err("was not looked at, as the source does not tell its timeline".to_owned());
+            let span = Err("was not read, because the source does not tell its timeline".to_owned());
             return Archive { dir, is_pg_wal, span, latest_checkpoint: None };
         };
         // Of its own timeline, where the checkpoint is.

@@ -164,7 +164,7 @@ impl fmt::Display for Error {
                  of the publication",
             ),
             Kind::NotATable => f.write_str(
-                "on the target this name stands for something else than a table; rename one of them",
+                "on the target this name stands for something other than a table; rename one of them",
             ),
             Kind::MissingColumns(columns) => write!(
                 f,
@@ -172,13 +172,15 @@ impl fmt::Display for Error {
                 columns.iter().map(|column| format!("\"{column}\"")).collect::<Vec<_>>().join(", ")
             ),
             Kind::NotReplica => f.write_str(
-                "the target's role may not set session_replication_role, so triggers would fire for every copied row; \
-                 give it the right, by the GRANT that is printed by pgsluice check (15 and later), or run with --allow-triggers",
+                "the target's role may not set session_replication_role, so triggers would fire for every copied \
+                 row; give it the right, with the GRANT that pgsluice check prints (15 and later), or run with \
+                 --allow-triggers",
             ),
-            Kind::Dropped => f.write_str("the source's table was dropped since it was looked at; another attempt looks again"),
+            Kind::Dropped => f.write_str("the source's table was dropped since pgsluice looked at it; the next \
+                                          attempt looks again"),
             Kind::Rewritten => f.write_str(
-                "on the source it was written anew since the snapshot was taken (ALTER TABLE, TRUNCATE, VACUUM FULL, CLUSTER); \
-                 it is copied under another one",
+                "on the source it was rewritten since the snapshot was taken (ALTER TABLE, TRUNCATE, VACUUM FULL, \
+                 CLUSTER); pgsluice copies it under another snapshot",
             ),
             Kind::SnapshotGone(error) => {
                 write!(f, "the exported snapshot is gone, its session has ended: {error}")

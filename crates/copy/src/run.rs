@@ -120,7 +120,7 @@ async fn further_worker(shared: Arc<SharedAttempt>) -> Result<(), Error> {
     match connected.await {
         Ok((source, target)) => work(&shared, source, target).await,
         Err(error) if error.sqlstate() == Some(SqlState::TOO_MANY_CONNECTIONS.code()) => {
-            tracing::warn!(%error, "first copy goes on with fewer connections");
+            tracing::warn!(%error, "the first copy continues with fewer connections");
             Ok(())
         }
         Err(error) => Err(error),

@@ -152,20 +152,21 @@ impl fmt::Display for Error {
             }
             Kind::NoRoom { dir, free, needed } => write!(
                 f,
-                "spool directory {} has room for {}, and open transactions needed {} there when it was full: nothing is \
-                 received before there is room; make room there, or give another --state-dir",
+                "spool directory {} has room for {}, but open transactions needed {} when it was full: pgsluice \
+                 receives nothing before there is room; make room there, or give another --state-dir",
                 dir.display(),
                 ByteSize(*free),
                 ByteSize(*needed)
             ),
             Kind::SourceIsStandby => f.write_str(
-                "the source is a standby, and --source-mode wal follows primaries only; it is waited for one: promote it, or \
-                 give a --source that leads to the primary",
+                "the source is a standby, and --source-mode wal follows primaries only; pgsluice waits for one: \
+                 promote it, or give a --source that leads to the primary",
             ),
             Kind::Silent(silence) => write!(
                 f,
-                "nothing has come from the target for {} s, although its backend {} waits for us or is gone: the \
-                 connection is taken for lost; see wal_receiver_timeout, and what stands between",
+                "nothing has come from the target for {} s, although its backend {} waits for us or is gone: \
+                 pgsluice takes the connection for lost; see wal_receiver_timeout, and check the firewalls and \
+                 proxies between",
                 silence.lasted.as_secs(),
                 silence.pid
             ),

@@ -114,8 +114,8 @@ base::error_reference! {
         Doing::Decoding,
         "Tables must be copied again before decoding can continue",
         Kind::Refused(Refusal::Relook {
-            cause: "cannot decode the source's WAL: WAL record 0/1A2B3C8: full_page_writes was switched off, so that catalogs \
-                    cannot be followed; switch it on"
+            cause: "cannot decode the source's WAL: WAL record 0/1A2B3C8: full_page_writes was switched off, so \
+                    pgsluice cannot follow the catalogs; switch it on"
                 .to_owned(),
             is_proven: true,
             tables: vec!["public.orders".to_owned()],

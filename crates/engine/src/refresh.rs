@@ -208,7 +208,7 @@ impl<'a> Refreshing<'a> {
             self.state.add_tables(&with_oids(&new)).await?;
             tracing::info!(
                 subscription = %settings.subscription,
-                "starting the stream anew: values come as text, for the sake of a table that was added: {why}"
+                "starting the stream again: values come as text, because a table that was added needs that: {why}"
             );
             return Ok(Err(Restart));
         }
@@ -255,8 +255,8 @@ impl<'a> Refreshing<'a> {
         if self.partitions_failed.as_ref() != Some(&reason) {
             tracing::warn!(
                 subscription = %self.attempt.settings.subscription,
-                "partitions that are attached, emptied or dropped are not told, because the look failed: {reason}; \
-                 it is tried again at the next one"
+                "could not look for partitions that were attached, emptied or dropped: {reason}; pgsluice looks \
+                 again at the next refresh"
             );
             self.partitions_failed = Some(reason);
         }

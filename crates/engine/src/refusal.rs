@@ -116,7 +116,7 @@ pub(crate) enum Refusal {
 }
 
 /// Advice for a source whose history is not the one that the target has.
-const COPY_AGAIN: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
+const COPY_AGAIN: &str = "the target may hold rows that the source lacks: pgsluice drop, empty the tables and copy \
                           again; pgsluice verify shows what differs";
 
 /// Most table names that a message shows.
@@ -143,8 +143,8 @@ impl fmt::Display for Refusal {
             Refusal::Relook { .. } | Refusal::Binary(..) | Refusal::Generated { .. } | Refusal::PartOfTheTables { .. } | Refusal::NotJoined { .. } | Refusal::BothHaveRows { .. } => self.of_tables(f),
             Refusal::OtherMode { name, made_for } => write!(
                 f,
-                "subscription \"{name}\" has a slot for --source-mode {made_for}, and goes on in that mode only; \
-                 give it, or drop the subscription and copy again"
+                "subscription \"{name}\" has a slot for --source-mode {made_for}, and can continue in that mode \
+                 only; give that mode, or drop the subscription and copy again"
             ),
             Refusal::Check(reasons) => {
                 let count = match reasons.len() {
@@ -163,7 +163,7 @@ impl fmt::Display for Refusal {
                  repair that, and run both again"
             ),
             Refusal::Dropped => f.write_str(
-                "the subscription was dropped from the target at this moment; to begin anew: pgsluice run",
+                "the subscription was dropped from the target just now; to begin again: pgsluice run",
             ),
             Refusal::NoSnapshot => f.write_str(
                 "the source made a slot but exported no snapshot; give a --source that leads to PostgreSQL itself, \
@@ -222,7 +222,7 @@ impl Refusal {
             Refusal::SourceBehind { end, start } => write!(
                 f,
                 "the source's WAL ends at {end}, but the target has its changes up to {start}: the source was \
-                 restored to an earlier state, and what it writes until then would be passed over; {COPY_AGAIN}"
+                 restored to an earlier state, and pgsluice would miss what it writes until then; {COPY_AGAIN}"
             ),
             Refusal::Forked { before, now, fork, applied } => write!(
                 f,
@@ -251,8 +251,9 @@ impl Refusal {
                 let with = if *copy_data { "" } else { " --copy-data on" };
                 write!(
                     f,
-                    "{cause}. To go on, the catalogs must be looked at anew, and tables be copied again that {why}: {}. Their \
-                     rows on the target are removed first. To allow that: pgsluice relook; then: pgsluice run{with}",
+                    "{cause}. To continue, pgsluice must read the catalogs again, and copy again the tables that \
+                     {why}: {}. It removes their rows on the target first. To allow that: pgsluice relook; then: \
+                     pgsluice run{with}",
                     shown(tables)
                 )
             }
@@ -264,8 +265,8 @@ impl Refusal {
             ),
             Refusal::PartOfTheTables { there, missing } => write!(
                 f,
-                "--create-schema creates all published tables or none, but the target has some of them already: {}; \
-                 it has not: {}; drop those that it has, or create the others too",
+                "--create-schema creates all published tables or none, but the target has some of them: {}; it \
+                 lacks: {}; drop those that it has, or create the others too",
                 shown(there),
                 shown(missing)
             ),
@@ -286,14 +287,14 @@ impl Refusal {
         match self {
             Refusal::AdoptionUnfinished { name } => write!(
                 f,
-                "subscription \"{name}\" is being adopted and that was interrupted: to go on, pgsluice adopt; to hand \
-                 it back, pgsluice release"
+                "adopting subscription \"{name}\" was interrupted; to continue: pgsluice adopt; to hand it back: \
+                 pgsluice release"
             ),
             Refusal::SlotGivenBack { native, slot } => write!(
                 f,
-                "native subscription \"{native}\" of the target was given slot \"{slot}\" again while pgsluice has \
-                 adopted it: only one of the two may use it; ALTER SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION \
-                 {ident} SET (slot_name = NONE); to hand it back, pgsluice release",
+                "native subscription \"{native}\" of the target has slot \"{slot}\" again, although pgsluice has \
+                 adopted it: only one of the two may use the slot; ALTER SUBSCRIPTION {ident} DISABLE; ALTER \
+                 SUBSCRIPTION {ident} SET (slot_name = NONE); to hand it back: pgsluice release",
                 ident = quote_ident(native)
             ),
             Refusal::AdoptedOriginNone { name } => write!(

@@ -53,7 +53,7 @@ async fn analyze_all(settings: &Settings, tables: &[TableName]) {
     let session = match client::connect(&settings.target, &name, &SESSION_SETTINGS).await {
         Ok(session) => session,
         Err(error) => {
-            tracing::warn!(subscription = %settings.subscription, %error, "no ANALYZE after the copy");
+            tracing::warn!(subscription = %settings.subscription, %error, "could not ANALYZE after the copy");
             return;
         }
     };

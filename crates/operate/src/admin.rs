@@ -192,14 +192,14 @@ impl fmt::Display for Error {
             ),
             Kind::SkipPassed { subscription, lsn, reached } => write!(
                 f,
-                "the transaction that commits at {lsn} cannot be skipped any more: the target has all of subscription \
-                 \"{subscription}\" up to {reached}; the LSN of a transaction that fails stands in its error: pgsluice \
-                 status"
+                "the transaction that commits at {lsn} cannot be skipped any more: the target has all of \
+                 subscription \"{subscription}\" up to {reached}; the error of a failing transaction has its LSN: \
+                 pgsluice status"
             ),
             Kind::SkipOther { lsn, failing } => write!(
                 f,
-                "{lsn} is not the transaction that fails: that one finished at {failing}, and nothing behind it is reached \
-                 before; to pass over it: pgsluice skip --lsn {failing}"
+                "{lsn} is not the transaction that fails: that one finished at {failing}, and pgsluice reaches \
+                 nothing behind it before; to skip it: pgsluice skip --lsn {failing}"
             ),
         }
     }

@@ -429,7 +429,7 @@ impl Caller {
         if let Ok(read) = tokio::time::timeout_at(deadline, &mut reading).await {
             return read;
         }
-        tracing::warn!("a caller held the stream for {} s: released", HOLD_MAX.as_secs());
+        tracing::warn!("a caller held the stream for {} s: pgsluice released it", HOLD_MAX.as_secs());
         self.hold = None;
         reading.await
     }
@@ -498,10 +498,7 @@ impl Caller {
         let advanced = tokio::time::timeout(ADVANCE_MAX, advancing).await;
         *deadline = tokio::time::Instant::now() + HOLD_MAX;
         advanced.unwrap_or_else(|_| {
-            Err(format!(
-                "the target did not get level with the source within {} s: it lags behind",
-                ADVANCE_MAX.as_secs()
-            ))
+            Err(format!("the target did not catch up with the source within {} s", ADVANCE_MAX.as_secs()))
         })
     }
 }

@@ -291,7 +291,7 @@ impl SharedQueue {
         if self.figures.trouble().is_none() {
             tracing::warn!(
                 subscription = %self.options.subscription,
-                "prefetch is off for {} s, and as long as it lasts: {why}", TROUBLE.as_secs()
+                "prefetch is off for {} s, and for as long as this lasts: {why}", TROUBLE.as_secs()
             );
         }
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + TROUBLE);

@@ -121,7 +121,7 @@ async fn further_worker(group: Arc<Group>) -> Result<(), Error> {
     match group.build.connect().await {
         Ok(session) => work(group, session).await,
         Err(error) if error.sqlstate() == Some(SqlState::TOO_MANY_CONNECTIONS.code()) => {
-            tracing::warn!(%error, "the schema goes on with fewer connections");
+            tracing::warn!(%error, "the creation of the schema continues with fewer connections");
             Ok(())
         }
         Err(error) => Err(error),

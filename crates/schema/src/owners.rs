@@ -56,7 +56,9 @@ pub(crate) async fn fit(schema: &mut Schema, target: &Session) -> Result<Vec<Str
     };
     if let Some(why) = why {
         schema.statements_mut().for_each(|statements| statements.retain(|sql| !is_about_roles(sql)));
-        left_out.push(format!("owners and privileges are left out, everything belongs to {own}: {why}"));
+        left_out.push(format!(
+            "pgsluice leaves out owners and privileges, and everything belongs to {own}: {why}"
+        ));
     }
     if let Some(missing) = list(named.tablespaces.difference(&spaces)) {
         for statement in schema.statements_mut().flatten() {
@@ -64,7 +66,7 @@ pub(crate) async fn fit(schema: &mut Schema, target: &Session) -> Result<Vec<Str
                 "SET default_tablespace = ''".clone_into(statement);
             }
         }
-        left_out.push(format!("the target has no tablespace {missing}: its default one is used"));
+        left_out.push(format!("the target has no tablespace {missing}: pgsluice uses its default one"));
     }
     schema.before.retain(|entry| !entry.statements.is_empty());
     schema.steps.retain(|step| step.statements.iter().any(|statement| setting(statement).is_none()));

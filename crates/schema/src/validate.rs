@@ -113,8 +113,8 @@ async fn validate_one(build: &Build, step: &Step, session: &Session) -> Result<(
             }
             tracing::warn!(
                 subscription = %build.subscription,
-                "{} does not hold on the target, because rows that it refers to are not published: it is left as it \
-                 is; once they are there: {}",
+                "{} does not hold on the target, because rows that it refers to are not published: pgsluice leaves \
+                 it as it is; once they are there: {}",
                 step.object,
                 step.statements.last().map_or("", String::as_str)
             );

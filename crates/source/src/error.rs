@@ -129,8 +129,8 @@ impl fmt::Display for Error {
             ),
             Kind::Unpublished(words) => write!(
                 f,
-                "{words}: it was dropped, and perhaps made again since; what was written meanwhile cannot be decoded; \
-                 drop the subscription and copy again"
+                "{words}: it was dropped, and perhaps created again since; no server can decode what was written \
+                 meanwhile; drop the subscription and copy again"
             ),
             Kind::Removed(words) => write!(
                 f,
@@ -140,10 +140,10 @@ impl fmt::Display for Error {
             Kind::Ended => f.write_str("the server ended the stream; is it shutting down?"),
             Kind::Silent(silence) => write!(
                 f,
-                "nothing was heard of the server for {} s; see wal_receiver_timeout",
+                "the server has sent nothing for {} s; check the network, and see wal_receiver_timeout",
                 silence.as_secs()
             ),
-            Kind::Reply(message) => write!(f, "unexpected answer of the server: {message}"),
+            Kind::Reply(message) => write!(f, "unexpected answer from the server: {message}"),
         }
     }
 }

@@ -375,7 +375,7 @@ impl Stream {
         // needed.
         let timeline = timeline.max(lineage.timeline_at(start));
         self.is_left = timeline != lineage.timeline;
-        tracing::info!("the source went on at {start} on timeline {timeline}, which is followed");
+        tracing::info!("the source continued at {start} on timeline {timeline}: pgsluice follows it");
         let command = start_physical(self.options.slot.as_deref(), start, timeline);
         self.wire.copy_both(&command).await.map_err(|error| self.failed(error))
     }

@@ -97,7 +97,7 @@ impl fmt::Display for Error {
             Kind::Held { origin, name, pid, who } => write!(
                 f,
                 "replication origin \"{origin}\" of subscription \"{name}\" is held by process {pid}{who} on the \
-                 target, so that nothing can be applied; end it: SELECT pg_terminate_backend({pid})"
+                 target, so pgsluice can apply nothing; end it: SELECT pg_terminate_backend({pid})"
             ),
             Kind::Damaged(error) => write!(
                 f,

@@ -70,8 +70,8 @@ impl fmt::Display for Error {
             Kind::Applier(message) => f.write_str(message),
             Kind::NoPrefix { tries } => write!(
                 f,
-                "{tries} snapshots of the source were no prefix of its commits, as while transactions wait for a \
-                 synchronous standby; repeat it at a quieter time"
+                "none of {tries} snapshots of the source was a prefix of its commits, as happens while transactions \
+                 wait for a synchronous standby; repeat the comparison at a quieter time"
             ),
         }
     }

@@ -159,7 +159,7 @@ pub(crate) async fn match_tables(
         let found = match targets.get(&table.name) {
             Some(found) if found.kind != TableKind::Other => found,
             Some(_) => {
-                let why = "on the target this name stands for something else than a table".to_owned();
+                let why = "on the target this name stands for something other than a table".to_owned();
                 matched.push(Matched::Mismatch(table.name, why));
                 continue;
             }

@@ -109,7 +109,7 @@ impl Archive {
             if let Some(missing) = &missing
                 && waited.is_multiple_of(WAITS_BETWEEN_WARNINGS)
             {
-                tracing::warn!("{missing}; it is waited for");
+                tracing::warn!("{missing}; pgsluice waits for it");
             }
             self.figures.awaits(missing.map(|missing| missing.to_string()));
             if position > before {

@@ -125,7 +125,7 @@ impl Context<'_> {
             slot::drop_slot(&self.source.session, name).await?;
             return Err(error);
         }
-        tracing::warn!("made replication slot \"{name}\" anew, which keeps WAL from {kept} on");
+        tracing::warn!("created replication slot \"{name}\" again; it keeps WAL from {kept} on");
         Ok(slot::slot_state(&self.source.session, name).await?)
     }
 
@@ -208,8 +208,9 @@ impl Context<'_> {
             if waited.is_multiple_of(WAITS_BETWEEN_WARNINGS) {
                 tracing::warn!(
                     subscription = %self.settings.subscription,
-                    "{}; it is waited for, as the first copy begins at a checkpoint that the archive has: CHECKPOINT on the source \
-                     if the archive was begun later, and SELECT pg_switch_wal() if it has only full segments",
+                    "{}; pgsluice waits for it, because the first copy begins at a checkpoint that the archive has: \
+                     CHECKPOINT on the source if the archive was begun later, and SELECT pg_switch_wal() if it has \
+                     only full segments",
                     base::with_causes(&error)
                 );
             }

@@ -65,7 +65,7 @@ pub async fn compare_catalogs(
             Ok(Some(at)) => {
                 failures = 0_u32;
                 figures.compared(at);
-                tracing::info!(subscription = %name, "the catalogs that are followed are the source's at {at}");
+                tracing::info!(subscription = %name, "the catalogs that pgsluice follows are the source's at {at}");
                 if interval.is_zero() {
                     return std::future::pending().await;
                 }
@@ -76,7 +76,10 @@ pub async fn compare_catalogs(
                 // Warns ever more seldom, because the failure may last.
                 if failures.is_power_of_two() {
                     let told = base::with_causes(&error);
-                    tracing::warn!(subscription = %name, "the catalogs could not be compared, {failures} times: {told}");
+                    tracing::warn!(
+                        subscription = %name,
+                        "could not compare the catalogs with the source's, {failures} times: {told}"
+                    );
                 }
                 again
             }
@@ -106,7 +109,8 @@ async fn compare_until_sure(settings: &Settings, asks: &mpsc::Sender<Ask>) -> Re
     let suspects: Vec<String> = suspects.into_iter().flatten().collect();
     tracing::warn!(
         subscription = %settings.subscription,
-        "catalogs are changed all the time, and {LOOKS_MIN} looks at them differ alike from what is followed: {}",
+        "the source changes its catalogs all the time, and {LOOKS_MIN} looks at them show the same difference from \
+         what pgsluice follows: {}",
         suspects.join(", ")
     );
     Ok(None)

@@ -317,7 +317,11 @@ impl Outlet {
         let Some(at) = error.lost().filter(|lost| lost.is_proven).and_then(|lost| lost.at) else {
             return error;
         };
-        tracing::warn!(subscription = %self.name, "{}; what came before is applied first", base::with_causes(&error));
+        tracing::warn!(
+            subscription = %self.name,
+            "{}; pgsluice first applies what came before",
+            base::with_causes(&error)
+        );
         if self.gather.hand_over(Some(at), out).await {
             while self.flushed() < at && !out.is_closed() {
                 self.progress.want_flush();

@@ -163,8 +163,8 @@ impl fmt::Display for Error {
             Kind::Spool(error) => write!(f, "{error}; make room there, or give another --state-dir"),
             Kind::Decode(error) if error.is_publication() => write!(
                 f,
-                "cannot decode the source's WAL: {error}: it was dropped or altered, and perhaps made again since; what \
-                 was written meanwhile cannot be decoded; drop the subscription and copy again"
+                "cannot decode the source's WAL: {error}: it was dropped or altered, and perhaps created again \
+                 since; nothing can decode what was written meanwhile; drop the subscription and copy again"
             ),
             Kind::Decode(error) => write!(f, "cannot decode the source's WAL: {error}"),
             Kind::Archive(error) => write!(f, "cannot read the archive of the source's WAL: {error}"),
@@ -172,16 +172,16 @@ impl fmt::Display for Error {
                 f,
                 "decoding for several subscriptions in one pass has ended: {why}; this one goes on from what it has kept"
             ),
-            Kind::NotYet(why) => write!(f, "the source's catalogs cannot be looked at anew yet: {why}"),
+            Kind::NotYet(why) => write!(f, "pgsluice cannot read the source's catalogs again yet: {why}"),
             Kind::LeftTimeline { before, now } => write!(
                 f,
-                "the source is on timeline {now} now, and its WAL was followed on timeline {before}: it is looked whether what was \
-                 applied is part of both"
+                "the source is on timeline {now} now, and pgsluice followed its WAL on timeline {before}: it checks \
+                 whether both have what was applied"
             ),
             Kind::OtherCatalogs(differences) => write!(
                 f,
-                "the catalogs that were followed through the WAL are not those of the source: {}; nothing more is \
-                 applied; pgsluice verify tells what became of the rows",
+                "the catalogs that pgsluice followed through the WAL are not those of the source: {}; it applies \
+                 nothing more; pgsluice verify shows which rows differ",
                 shown(differences)
             ),
             Kind::Unfit(unfit) => unfit.fmt(f),

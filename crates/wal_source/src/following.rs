@@ -280,7 +280,7 @@ impl Begin {
                 }
                 // If the cause lasts, the stream fails, too, and reports it.
                 Err(error) => {
-                    tracing::warn!("{}; it is tried again", base::with_causes(&error));
+                    tracing::warn!("{}; pgsluice tries again", base::with_causes(&error));
                     session = None;
                 }
             }

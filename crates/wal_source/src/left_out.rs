@@ -69,7 +69,7 @@ impl Judge {
         let why = |table: &TableKey| match published.iter().find(|own| own.name == *table) {
             Some(own) => own.refused.as_ref().map(reason),
             None => Some(format!(
-                "table \"{}.{}\" is not published where decoding has come to; it is looked at again",
+                "table \"{}.{}\" is not published where decoding has come to; pgsluice looks at it again",
                 table.0, table.1
             )),
         };

@@ -102,7 +102,11 @@ pub(crate) async fn found(
         Ok(stream) => stream,
         Err(error) => {
             let name = linked.decoding.name();
-            tracing::warn!(subscription = %name, "no stream for several subscriptions: {}", with_causes(&error));
+            tracing::warn!(
+                subscription = %name,
+                "could not open one stream for several subscriptions: {}",
+                with_causes(&error)
+            );
             return Ok(Some(rested(linked, since)));
         }
     };
@@ -232,7 +236,7 @@ impl Hub {
         let (progress, heard) = (Arc::clone(&self.progress), Arc::clone(&self.heard));
         tokio::spawn(async move {
             if let Err(error) = stream.run(&progress, &heard, &blocks, &stop).await {
-                tracing::warn!("{}; each subscription goes on alone", with_causes(&error));
+                tracing::warn!("{}; each subscription continues alone", with_causes(&error));
             }
             // Nothing more comes, whatever the server answers to the farewell.
             drop(blocks);
@@ -254,7 +258,7 @@ impl Hub {
                 Some(stream)
             }
             Err(error) => {
-                tracing::warn!("{}; each subscription goes on alone", with_causes(&error));
+                tracing::warn!("{}; each subscription continues alone", with_causes(&error));
                 None
             }
         }
@@ -313,7 +317,11 @@ impl Hub {
                 && let Some(decoder) = steps.split(id)?
                 && let Some(seat) = seats.remove(&id)
             {
-                tracing::info!(subscription = %seat.name(), "its queue is full: it decodes alone from {} on", decoder.decoded());
+                tracing::info!(
+                    subscription = %seat.name(),
+                    "the subscription's queue is full: it decodes alone from {} on",
+                    decoder.decoded()
+                );
                 seat.alone(decoder);
             }
             let Some(step) = steps.next()? else { break };
@@ -343,7 +351,8 @@ impl Hub {
                         if let Refusal::Differs(why) = why {
                             tracing::warn!(
                                 subscription = %seat.name(),
-                                "not decoded with others: its catalogs are not theirs: {why}"
+                                "the subscription decodes alone, because its catalogs differ from the others': \
+                                 {why}"
                             );
                         }
                         seat.alone(*decoder);

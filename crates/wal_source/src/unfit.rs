@@ -36,7 +36,7 @@ pub(crate) enum Unfit {
 }
 
 /// Advice for a source whose history is not the one that the target has.
-const COPY_AGAIN: &str = "the target may hold rows that the source has not: pgsluice drop, empty the tables and copy \
+const COPY_AGAIN: &str = "the target may hold rows that the source lacks: pgsluice drop, empty the tables and copy \
                           again; pgsluice verify shows what differs";
 
 impl fmt::Display for Unfit {
@@ -44,8 +44,9 @@ impl fmt::Display for Unfit {
         match self {
             Unfit::NoRestart { path, why } => write!(
                 f,
-                "{} does not say what the catalogs were where decoding has to go on: {why}; WAL alone does not tell; \
-                 put the file back, give the --state-dir that it is in, or drop the subscription and copy again",
+                "{} does not say what the catalogs were at the position where decoding must continue: {why}; WAL \
+                 alone does not say it; put the file back, give the --state-dir that it is in, or drop the \
+                 subscription and copy again",
                 path.display()
             ),
             Unfit::ArchiveIsPgWal(dir) => write!(

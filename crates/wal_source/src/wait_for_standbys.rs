@@ -192,7 +192,7 @@ impl<'s> Asking<'s> {
                 warned = Some(Instant::now());
                 tracing::warn!(
                     subscription = %self.standbys.settings.subscription,
-                    "WAL from {lsn} on is not decoded before the standbys have it: {late}"
+                    "pgsluice decodes no WAL from {lsn} on before the standbys have it: {late}"
                 );
                 self.standbys.figures.awaits(Some(format!("WAL from {lsn} on on the standbys: {late}")));
             }

@@ -391,7 +391,9 @@ impl Executor {
         for record in refused.records(&self.subscription) {
             match self.wire.query(&record).await {
                 Ok(_) => {}
-                Err(error) if self.wire_is_alive() => tracing::warn!("a conflict was not recorded: {error}"),
+                Err(error) if self.wire_is_alive() => {
+                    tracing::warn!("could not record a conflict in the history: {error}")
+                }
                 Err(error) => return Err(error.into()),
             }
         }

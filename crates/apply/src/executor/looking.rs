@@ -37,7 +37,7 @@ impl Executor {
         let answers: Vec<_> = rows.iter().filter_map(|row| sizes::answer(row)).collect();
         let changed = answers.iter().filter(|size| self.sizes.know(size, now)).count() > 0;
         if changed {
-            tracing::info!("tables were altered on the target: they are looked at anew");
+            tracing::info!("tables were altered on the target: pgsluice reads their definitions again");
             self.shared.table_changed();
         }
         for table in tables {
@@ -85,8 +85,8 @@ impl Executor {
                             %table,
                             plan = scan,
                             statement = %shape.sql,
-                            "the target's planner reads the whole table to find rows by their identity; look at the \
-                             index on it"
+                            "the target's planner reads the whole table to find rows by their identity; check the \
+                             index on the identity"
                         );
                     }
                 }
@@ -130,8 +130,8 @@ impl Executor {
         tracing::warn!(
             table = names.join(", "),
             seconds = ran.as_secs(),
-            "a statement ran far longer than it should and was cancelled; its table is analyzed, its plan is made \
-             anew, and the changes are applied again"
+            "a statement ran far longer than it should, so pgsluice cancelled it; it now analyzes the table, and \
+             applies the changes again with a new plan"
         );
         self.sizes.forget();
         for remedy in remedies {

@@ -254,7 +254,8 @@ impl Procedure {
     pub(super) fn refuse(&mut self, why: &ServerError) {
         tracing::info!(
             code = %why.code,
-            "transactions that stay one each are applied by statements, not by a temporary procedure, which is faster: {}",
+            "pgsluice applies transactions one by one with statements, because the target refuses the faster \
+             temporary procedure: {}",
             why.message
         );
         self.refused = true;

@@ -36,7 +36,9 @@ pub(super) async fn work(
                 Ok(StreamedOutcome::Committed(number)) => (number, Ok(WorkerAnswer::Committed)),
                 Ok(StreamedOutcome::Left) => (0, Ok(WorkerAnswer::Left)),
                 Ok(StreamedOutcome::Lost(error)) => {
-                    tracing::warn!("large transactions wait for their commit from now on: {error}");
+                    tracing::warn!(
+                        "from now on pgsluice applies large transactions only after their commit: {error}"
+                    );
                     (0, Ok(WorkerAnswer::Lost))
                 }
                 Err(error) => (number, Err(error)),

@@ -18,7 +18,7 @@ pub(super) fn triggers(pair: &Pair<'_>) -> Vec<Finding> {
         "triggers fire for replicated rows ({}): changes are written one at a time, and other tables wait for them",
         few(names)
     );
-    let finding = Finding::warning(End::Target, pair.object(), what).remedy("unless they are meant to");
+    let finding = Finding::warning(End::Target, pair.object(), what).remedy("unless you want them to fire");
     let disable =
         |name: &String| format!("ALTER TABLE {} DISABLE TRIGGER {}", pair.name.quoted(), quote_ident(name));
     vec![names.iter().map(disable).fold(finding, Finding::sql)]
@@ -30,10 +30,8 @@ pub(super) fn rules(pair: &Pair<'_>) -> Vec<Finding> {
     if names.is_empty() || !matches!(pair.target.facts.kind.as_str(), "r" | "p") {
         return Vec::new();
     }
-    let what = format!(
-        "rules would rewrite replicated changes ({}), which are refused from the first on",
-        few(names)
-    );
+    let what =
+        format!("rules would rewrite replicated changes ({}), so pgsluice refuses the first one", few(names));
     let finding = Finding::cannot(End::Target, pair.object(), what).refusing(Refuses::Never);
     let disable =
         |name: &String| format!("ALTER TABLE {} DISABLE RULE {}", pair.name.quoted(), quote_ident(name));

@@ -15,7 +15,7 @@ pub(super) fn missing(_: &Wanted, source: &Publisher) -> Vec<Finding> {
     let finding = |name: &String| {
         let what = format!("publication \"{name}\" does not exist in database {database}");
         let finding = Finding::cannot(End::Source, format!("publication {name}"), what);
-        let remedy = "name the tables instead of ALL TABLES if not all are meant";
+        let remedy = "name the tables instead of ALL TABLES if you do not want all";
         let sql = format!("CREATE PUBLICATION {} FOR ALL TABLES", quote_ident(name));
         finding.remedy(remedy).sql(sql).refusing(Refuses::Every)
     };
@@ -41,7 +41,7 @@ pub(super) fn coverage(_: &Wanted, source: &Publisher) -> Vec<Finding> {
         if covers.is_empty() {
             let sql = format!("ALTER PUBLICATION {} ADD TABLE ...", quote_ident(&publication.name));
             let finding = Finding::warning(End::Source, &object, "publishes no table");
-            findings.push(finding.remedy(format!("add what is meant: {sql}")));
+            findings.push(finding.remedy(format!("add the tables that you want: {sql}")));
             continue;
         }
         let actions = [
@@ -71,7 +71,7 @@ pub(super) fn coverage(_: &Wanted, source: &Publisher) -> Vec<Finding> {
                 quote_ident(&publication.name)
             );
             let finding = Finding::note(End::Source, &object, what);
-            findings.push(finding.remedy("unless this is meant").sql(sql));
+            findings.push(finding.remedy("unless you want this").sql(sql));
         }
     }
     findings

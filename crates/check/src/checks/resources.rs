@@ -151,7 +151,7 @@ fn connections(end: End, server: &Server, [least, most]: [i64; 2], walsenders: i
     };
     let finding = match left < least {
         true => Finding::cannot(end, &limit, what).refusing(Refuses::Never),
-        false => Finding::warning(end, &limit, format!("{what}: the first copy goes on with fewer")),
+        false => Finding::warning(end, &limit, format!("{what}: the first copy continues with fewer")),
     };
     let finding = if limit == "max_connections" {
         finding.remedy("then restart the server; or use a smaller --max-sync-workers-per-subscription")
@@ -198,7 +198,7 @@ pub(super) fn idle_slots(wanted: &Wanted, source: &Publisher) -> Vec<Finding> {
     let what =
         format!("is {seconds} s: a slot that nobody reads for longer is lost, during the first copy as well");
     let finding = Finding::warning(End::Source, "idle_replication_slot_timeout", what);
-    let finding = finding.remedy("or be sure that the copy and every stop are shorter");
+    let finding = finding.remedy("or make sure that the copy and every stop are shorter");
     vec![
         finding
             .sql("ALTER SYSTEM SET idle_replication_slot_timeout = 0")

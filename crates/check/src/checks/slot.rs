@@ -25,7 +25,7 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
     let begun = target.state.is_begun();
     let again = "pgsluice drop, then copy again";
     let from_archive = |what: &str| {
-        let what = format!("{what}: it is made anew, and what is missing is read from --wal-archive");
+        let what = format!("{what}: pgsluice creates it again, and reads what is missing from --wal-archive");
         vec![Finding::note(End::Source, &object, what)]
     };
     let is_followed = wanted.followed_archive().is_some();
@@ -38,7 +38,10 @@ pub(super) fn slot(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> 
             return from_archive("does not exist any more");
         }
         let what = match wanted.physical_slot {
-            true => "does not exist any more: it is made anew behind a failover; else changes may be missing",
+            true => {
+                "does not exist any more: pgsluice creates it again after a failover; otherwise changes may be \
+                     missing"
+            }
             false => "does not exist any more, so changes may be missing",
         };
         return if begun { vec![cannot(what.to_owned()).remedy(again)] } else { Vec::new() };
@@ -87,19 +90,21 @@ fn standby(name: &str, slot: Option<&SlotState>) -> Option<Finding> {
     let cannot = |what: &str| Finding::cannot(End::Source, &object, what).refusing(Refuses::Never);
     let Some(slot) = slot else {
         let make = format!("SELECT pg_catalog.pg_create_physical_replication_slot({})", quote_literal(name));
-        let what = "there is no such slot, so that nothing would be decoded";
+        let what = "there is no such slot, so pgsluice would decode nothing";
         return Some(cannot(what).remedy("make it, and set primary_slot_name on the standby").sql(make));
     };
     if !slot.is_physical() {
         return Some(cannot("is a logical slot").remedy("name the physical slot of the standby"));
     }
     if slot.is_lost() {
-        return Some(cannot("has lost WAL").remedy("make the standby and its slot anew, or do not name it"));
+        return Some(
+            cannot("has lost WAL").remedy("create the standby and its slot again, or do not name it"),
+        );
     }
     if slot.active_pid.is_some() {
         return None;
     }
-    let what = "no standby uses it: nothing is decoded that the standby has not received";
+    let what = "no standby uses it: pgsluice decodes nothing that the standby has not received";
     let finding = Finding::warning(End::Source, &object, what);
     Some(finding.remedy("start the standby with this primary_slot_name, or do not name the slot"))
 }

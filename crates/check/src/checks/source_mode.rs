@@ -42,7 +42,7 @@ fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
             Service::CloudSql => "Google Cloud SQL",
             Service::Azure => "Azure Database",
         };
-        reasons.push(format!("{name} sends physical WAL to nobody"));
+        reasons.push(format!("{name} sends physical WAL to no client"));
     }
     if server.in_recovery {
         reasons

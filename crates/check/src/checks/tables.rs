@@ -80,9 +80,9 @@ pub(super) fn kind(pair: &Pair<'_>) -> Vec<Finding> {
         "v" => "a view",
         "m" => "a materialized view",
         "f" => "a foreign table",
-        _ => "something else than a table",
+        _ => "something other than a table",
     };
-    let what = format!("the name stands for {other} on the target, which cannot be applied to");
+    let what = format!("the name stands for {other} on the target, to which pgsluice cannot apply changes");
     vec![Finding::cannot(End::Target, object, what).remedy("rename one of them, and create the table")]
 }
 
@@ -226,7 +226,7 @@ pub(super) fn types(pair: &Pair<'_>) -> Vec<Finding> {
                 findings.push(with_sql(Finding::warning(End::Target, object, format!("{differ}: {what}"))));
             }
             Fit::None => {
-                let what = format!("{differ}, which reads no value of it");
+                let what = format!("{differ}, which reads none of its values");
                 findings.push(with_sql(Finding::cannot(End::Target, object, what)));
             }
         }

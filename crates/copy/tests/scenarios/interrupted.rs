@@ -107,7 +107,7 @@ fn what_does_not_fit_is_named_before_anything_is_copied(major: Major) {
     scenario
         .target("DROP TABLE small; CREATE VIEW small AS SELECT 1 AS id; ALTER TABLE large ADD COLUMN v text");
     let text = scenario.copy_fails().to_string();
-    assert!(text.contains("\"public.small\"") && text.contains("something else than a table"), "{text}");
+    assert!(text.contains("\"public.small\"") && text.contains("something other than a table"), "{text}");
     scenario.target("DROP VIEW small");
     let text = scenario.copy_fails().to_string();
     assert!(text.contains("\"public.small\"") && text.contains("no table of this name"), "{text}");

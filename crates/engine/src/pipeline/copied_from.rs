@@ -111,8 +111,8 @@ async fn learn(
     if !unsure.is_empty() {
         tracing::warn!(
             subscription = %name,
-            "{} may have been dropped and made again on the source unseen: which table was copied was not recorded. \
-             The present one is taken for it; compare the rows: pgsluice verify --subscription {name}",
+            "{} may have been dropped and made again on the source unseen: no record says which table was copied. \
+             pgsluice takes the present one for it; compare the rows: pgsluice verify --subscription {name}",
             unsure.join(", ")
         );
     }

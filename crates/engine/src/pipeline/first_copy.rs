@@ -154,7 +154,8 @@ impl Attempt<'_> {
             ends.state.copy_again(std::slice::from_ref(&table), !self.settings.copy_data).await?;
             tracing::warn!(
                 subscription = %self.settings.subscription,
-                "{refused}. Its changes are left out from here on, and it is copied again once it can be decoded"
+                "{refused}. pgsluice leaves its changes out from here on, and copies it again once it can be \
+                 decoded"
             );
             past.refused_before.insert(table);
             past.refused.pop();

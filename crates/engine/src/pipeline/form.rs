@@ -48,7 +48,7 @@ impl Attempt<'_> {
         }
         if ends.in_text {
             return told(ValuesSnapshot::text(
-                "rows still come from before a column's type was changed; the next start decides anew",
+                "rows still come from before a column's type was changed; the next start decides again",
             ));
         }
         let pairs =

@@ -57,7 +57,10 @@ impl Attempt<'_> {
         self.status.set_phase(Phase::Starting);
         let kept = self.wal(ends).restart()?;
         let applied = self.applied(ends).await?;
-        tracing::info!(subscription = %name, "looking at the source's catalogs anew: the target has all before {applied}");
+        tracing::info!(
+            subscription = %name,
+            "reading the source's catalogs again: the target has everything before {applied}"
+        );
         let looked = self.wal(ends).look_anew(&kept, applied, cause.lost).await?;
         let again = self.to_copy_again(ends, &looked.affected).await?;
         let look = kept.looked();
@@ -74,11 +77,11 @@ impl Attempt<'_> {
         match shown(&again) {
             None => tracing::info!(
                 subscription = %name,
-                "the catalogs were looked at anew at {at}: nothing that is replicated was written since {applied}"
+                "read the catalogs again at {at}: nothing that is replicated was written since {applied}"
             ),
             Some(tables) => tracing::warn!(
                 subscription = %name,
-                "the catalogs were looked at anew at {at}; copied again: {tables}"
+                "read the catalogs again at {at}; pgsluice copies again: {tables}"
             ),
         }
         Ok(())

@@ -67,8 +67,8 @@ impl Attempt<'_> {
             Err(_) => {
                 tracing::warn!(
                     subscription = %self.settings.subscription,
-                    "the copy waits until all transactions have ended on the source that were running: see pg_stat_activity and \
-                     pg_prepared_xacts there for the oldest"
+                    "the copy waits until all transactions that were running on the source have ended: see \
+                     pg_stat_activity and pg_prepared_xacts there for the oldest"
                 );
                 waiting.await
             }

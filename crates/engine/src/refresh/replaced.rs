@@ -113,8 +113,8 @@ impl Refreshing<'_> {
         let (old, Apart { since, why }) =
             self.apart.iter().find(|(name, apart)| **name == own || has_relation(apart))?;
         Some(format!(
-            "table \"{}.{}\": {why}; nothing of \"{}\" is applied to it. It is left out when the stream has come to \
-             {since}, where this was seen",
+            "table \"{}.{}\": {why}; pgsluice applies nothing of \"{}\" to it, and leaves it out when the stream \
+             has come to {since}, where this was seen",
             old.0, old.1, table.name
         ))
     }
@@ -144,8 +144,8 @@ impl Refreshing<'_> {
                  {emptying}"
             ),
             Some(why) => format!(
-                "table \"{name}\" was left out: {why}. Remove the old rows on the target, and it is copied again: \
-                 {emptying}"
+                "table \"{name}\" was left out: {why}. Remove the old rows on the target, and pgsluice copies it \
+                 again: {emptying}"
             ),
         }))
     }
@@ -162,7 +162,9 @@ impl Refreshing<'_> {
         let name = &table.name;
         if let Some(why) = recorded.iter().find(|it| key_of(it) == own).and_then(|it| it.replaced.as_deref())
         {
-            return Ok(format!("table \"{name}\" was left out: {why}. It is not copied again yet: {error}"));
+            return Ok(format!(
+                "table \"{name}\" was left out: {why}. pgsluice does not copy it again yet: {error}"
+            ));
         }
         let same = |it: &&CopiedTable| it.source_oid == Some(table.oid) && key_of(it) != own;
         let Some(earlier) = recorded.iter().find(same).map(|it| TableName::new(&it.schema, &it.table)) else {
@@ -174,8 +176,8 @@ impl Refreshing<'_> {
             return Ok(format!("on the source, table \"{earlier}\" is named \"{name}\" now. {error}"));
         }
         Ok(format!(
-            "on the source, table \"{earlier}\" is named \"{name}\" now. Do the same on the target and remove the old rows, \
-             and it is copied again: {}; TRUNCATE {}",
+            "on the source, table \"{earlier}\" is named \"{name}\" now. Do the same on the target and remove the \
+             old rows, and pgsluice copies it again: {}; TRUNCATE {}",
             renaming(&earlier, name),
             name.quoted()
         ))
@@ -220,8 +222,8 @@ impl Refreshing<'_> {
         let exists = source.query_opt(sql, &[&was.0]).await.map_err(|error| source.error(error))?.is_some();
         if !exists && has_rows(self.state, &key(name)).await? {
             tracing::warn!(%subscription, table = %name,
-                "no longer in the publication, because it was dropped on the source: not replicated any more. \
-                 The target keeps its rows; if nobody needs them: DROP TABLE {}", name.quoted());
+                "no longer in the publication, because it was dropped on the source: pgsluice no longer replicates \
+                 it. The target keeps its rows; if nobody needs them: DROP TABLE {}", name.quoted());
             return Ok(self.state.leave_out(&key(name), &Parting::Dropped { was }).await?);
         }
         match as_partition(source, was).await? {
@@ -235,7 +237,7 @@ impl Refreshing<'_> {
 
     async fn take_off_quietly(&self, name: &TableName) -> Result<(), Error> {
         tracing::info!(subscription = %self.attempt.settings.subscription, table = %name,
-            "no longer in the publication: not replicated any more");
+            "no longer in the publication: pgsluice no longer replicates it");
         Ok(self.state.forget_table(&key(name)).await?)
     }
 }

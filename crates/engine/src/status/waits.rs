@@ -118,12 +118,12 @@ impl WaitsFor {
                 table: row.as_ref().map(|(_, table, _)| table.clone()),
                 ..plain(
                     "rows",
-                    "a batch that does not fit the target as a set: it is applied one change at a time",
+                    "a batch that does not fit the target as a set: pgsluice applies it one change at a time",
                 )
             },
             (_, _, Some((lasts, changes))) => WaitsFor::plain(
                 "transaction",
-                format!("a large transaction, which is applied in parts: {changes} changes so far"),
+                format!("a large transaction, which pgsluice applies in parts: {changes} changes so far"),
                 lasts,
             ),
             (Some(Doing::Commit), ..) => plain("commit", "COMMIT on the target"),

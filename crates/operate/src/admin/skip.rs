@@ -73,9 +73,8 @@ mod tests {
 
     #[test]
     fn the_lsn_of_an_error_is_found() {
-        let found = lsn_to_skip(
-            "x; to pass over the transaction: `pgsluice skip --lsn 16/B374D848 --subscription s`",
-        );
+        let found =
+            lsn_to_skip("x; to skip the transaction: `pgsluice skip --lsn 16/B374D848 --subscription s`");
         assert_eq!(found, Some(Lsn::new(0x16_B374_D848)));
         assert_eq!(lsn_to_skip("the connection was lost"), None);
     }

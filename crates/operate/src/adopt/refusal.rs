@@ -133,8 +133,8 @@ impl Refusal {
         match self {
             Refusal::NoSlot { native } => write!(
                 f,
-                "native subscription \"{native}\" has no slot (slot_name = NONE), so there is no place to go on from; \
-                 if the slot still exists: ALTER SUBSCRIPTION {} SET (slot_name = 'its name')",
+                "native subscription \"{native}\" has no slot (slot_name = NONE), so there is no position to \
+                 continue from; if the slot still exists: ALTER SUBSCRIPTION {} SET (slot_name = 'its name')",
                 quote_ident(native)
             ),
             Refusal::OtherOwner { native, owner } => write!(
@@ -144,23 +144,24 @@ impl Refusal {
             ),
             Refusal::SuperusersOnly { native } => write!(
                 f,
-                "native subscription \"{native}\" has password_required = false, and only a superuser may alter such a \
-                 one: connect to the target as a superuser; or let one ALTER SUBSCRIPTION {} SET (password_required = \
-                 true), for which its connection string must have a password",
+                "native subscription \"{native}\" has password_required = false, and only a superuser may alter \
+                 such a subscription: connect to the target as a superuser; or let one ALTER SUBSCRIPTION {} SET \
+                 (password_required = true), for which its connection string must have a password",
                 quote_ident(native)
             ),
             Refusal::TwoPhase { native } => write!(
                 f,
-                "native subscription \"{native}\" has two_phase enabled, which pgsluice does not have: a transaction \
-                 prepared before and committed after would be lost or applied twice; on 18 and later: ALTER \
-                 SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION {ident} SET (two_phase = false); ALTER SUBSCRIPTION \
-                 {ident} ENABLE; before 18 it has to be made again without",
+                "native subscription \"{native}\" has two_phase enabled, which pgsluice does not support: a \
+                 transaction prepared before and committed after would be lost or applied twice; on 18 and later: \
+                 ALTER SUBSCRIPTION {ident} DISABLE; ALTER SUBSCRIPTION {ident} SET (two_phase = false); ALTER \
+                 SUBSCRIPTION {ident} ENABLE; before 18, create the subscription again without it",
                 ident = quote_ident(native)
             ),
             Refusal::Skips { native, name } => write!(
                 f,
-                "native subscription \"{native}\" is to skip a transaction that it has not met yet; let it, or ALTER \
-                 SUBSCRIPTION {} SKIP (lsn = NONE) and, after adopting \"{name}\", use the command skip with that LSN",
+                "native subscription \"{native}\" waits to skip a transaction that it has not met yet; let it do \
+                 so, or ALTER SUBSCRIPTION {} SKIP (lsn = NONE) and, after adopting \"{name}\", use the command \
+                 skip with that LSN",
                 quote_ident(native)
             ),
             Refusal::Synchronising { native, tables } => write!(
@@ -183,9 +184,9 @@ impl Refusal {
         match self {
             Refusal::SlotUsedSince { native, slot } => write!(
                 f,
-                "native subscription \"{native}\" was given slot \"{slot}\" again without release, so it is \
-                 not known what it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; \
-                 ALTER SUBSCRIPTION {ident} SET (slot_name = NONE); then: pgsluice release",
+                "native subscription \"{native}\" has slot \"{slot}\" again without release, so nobody knows what \
+                 it has applied; if it was never enabled since: ALTER SUBSCRIPTION {ident} DISABLE; ALTER \
+                 SUBSCRIPTION {ident} SET (slot_name = NONE); then: pgsluice release",
                 ident = quote_ident(native)
             ),
             Refusal::SlotNotThere { slot, place } => write!(

@@ -21,7 +21,7 @@ pub(crate) async fn catalog(table: &SettingsTable, args: &CatalogArgs) -> anyhow
     catalog.save(&args.file).map_err(|error| from_catalog(&error))?;
     let databases: Vec<&str> = catalog.databases().into_iter().map(|(_, name)| name).collect();
     super::say(format_args!(
-        "{}: catalogs of database {} of PostgreSQL {}, looked at at {}; decoding needs WAL from {} on",
+        "{}: catalogs of database {} of PostgreSQL {}, read at {}; decoding needs WAL from {} on",
         args.file.display(),
         databases.join(", "),
         catalog.server().major,

@@ -132,8 +132,8 @@ fn tell(decoder: &mut Decoder, args: &DecodeArgs, end: Lsn) -> anyhow::Result<Co
     );
     if counters.seen_by_look > 0 {
         eprintln!(
-            "pgsluice: {} transactions were left out that had ended before the catalogs were looked at at {looked}: what \
-             their tables looked like is not known; for earlier ones export the catalogs earlier",
+            "pgsluice: decode left out {} transactions that had ended before the catalogs were read at {looked}: \
+             what their tables looked like is not known; for earlier ones export the catalogs earlier",
             show_count(counters.seen_by_look)
         );
     }

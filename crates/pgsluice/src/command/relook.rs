@@ -12,7 +12,8 @@ pub(crate) async fn relook(subject: &Subject) -> anyhow::Result<Code> {
     let target = connect("target", &subject.target()?, name).await?;
     match admin::allow_relook(&target, name).await.map_err(from_admin)? {
         true => super::say(format_args!(
-            "{name}: allowed: the next pgsluice run looks at the catalogs anew, and copies again what was written meanwhile"
+            "{name}: allowed: the next pgsluice run reads the catalogs again, and copies again the tables that were \
+             written meanwhile"
         )),
         false => super::say(format_args!(
             "{name}: nothing is to be copied again: pgsluice run has asked for nothing"

@@ -143,7 +143,11 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
     let outcome = tokio::select! {
         outcome = running => outcome,
         () = too_long => {
-            tracing::warn!(subscription = %name, "not ended after {} s: cut off, the servers roll back", STOP_BOUND.as_secs());
+            tracing::warn!(
+                subscription = %name,
+                "the subscription has not ended after {} s: pgsluice cuts it off, and the servers roll back",
+                STOP_BOUND.as_secs()
+            );
             Ok(())
         }
     };

@@ -305,7 +305,7 @@ fn consistency(lines: &mut Lines, catching_up: &CatchingUp) {
         (Some(lsn), Some(bytes)) => format!("from {lsn} on, {} to go", show_bytes(bytes)),
         _ => "when the copies are finished".to_owned(),
     };
-    lines.add("consistent", format!("{from}; before, readers may see states that the source never had"));
+    lines.add("consistent", format!("{from}; before that, readers may see states that the source never had"));
     lines.add("", catching_up);
 }
 
@@ -348,7 +348,7 @@ fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str
                 // A physical slot has no confirmed position: the target stores it.
                 true => {
                     let restart = slot.restart_lsn.as_deref().unwrap_or("-");
-                    lines.add("  from", format!("{restart}, where decoding goes on"));
+                    lines.add("  from", format!("{restart}, where decoding continues"));
                 }
                 false => {
                     let confirmed = slot.confirmed_flush_lsn.as_deref().unwrap_or("-");
@@ -360,7 +360,7 @@ fn show_slot(lines: &mut Lines, slot: Option<&SlotFigures>, archive: Option<&str
             let word = slot.wal_status.as_deref().unwrap_or("-");
             lines.add("  keeps", format!("{kept} of WAL on the source ({word})"));
             if let Some(reason) = &slot.invalidation {
-                lines.add("  lost", format!("{reason}: drop the subscription and run it anew"));
+                lines.add("  lost", format!("{reason}: drop the subscription and run it again"));
             }
         }
         None => match archive {

@@ -98,8 +98,8 @@ async fn find_applier(subject: &Subject) -> anyhow::Result<Box<dyn Applier>> {
     let source = connect("source", &subject.source()?, name).await?;
     if admin::is_standby(&source).await.map_err(from_admin)? {
         eprintln!(
-            "{name}: the source is a standby, whose snapshots do not tell which transactions they see; the ends are \
-             compared as they are, and differences may be changes that are under way"
+            "{name}: the source is a standby, whose snapshots do not tell which transactions they see; verify \
+             compares the ends as they are, and differences may be changes that are under way"
         );
         return Ok(Box::new(NoApplier));
     }
@@ -112,7 +112,7 @@ async fn standing(subject: &Subject) -> anyhow::Result<String> {
     let target = connect("target", &subject.target()?, name).await?;
     let Some(stored) = admin::stored(&target, name).await.map_err(from_admin)? else {
         return Ok(format!(
-            "{name}: the target has no subscription of this name; the ends are compared as they are"
+            "{name}: the target has no subscription of this name; verify compares the ends as they are"
         ));
     };
     let source = connect("source", &subject.source()?, name).await?;
@@ -130,7 +130,7 @@ async fn standing(subject: &Subject) -> anyhow::Result<String> {
         text.push_str(&format!(", the source at {}", slot.source_end));
     }
     text.push_str(
-        "; the ends are compared as they are, and differences may be changes that are not applied yet",
+        "; verify compares the ends as they are, and differences may be changes that are not applied yet",
     );
     Ok(text)
 }

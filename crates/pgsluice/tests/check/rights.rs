@@ -119,7 +119,7 @@ fn connection_limits(ends: &Ends<'_>) {
             );
             limit(most - 1);
             let fewer = of_limit(&check(), "warning");
-            assert!(fewer["what"].as_str().unwrap().contains("goes on with fewer"), "{fewer:#}");
+            assert!(fewer["what"].as_str().unwrap().contains("continues with fewer"), "{fewer:#}");
             ends.apply(&fewer);
             let left = check().findings().iter().find(|own| own["object"] == object).cloned();
             assert!(left.is_none(), "its remedy did not help: {left:#?}");

@@ -66,7 +66,7 @@ const CASES: &[Case] = &[
             cured("warning", "target", "column b of table public.t", "rounded"),
             cured("warning", "target", "column c of table public.t", "too long"),
             cured("warning", "target", "column d of table public.t", "time zone"),
-            cured("cannot", "target", "column e of table public.t", "reads no value"),
+            cured("cannot", "target", "column e of table public.t", "reads none of its values"),
             cured("warning", "target", "column f of table public.t", "sad, it's fine"),
             told("note", "target", "column g of table public.t", "holds every value"),
             cured("warning", "target", "column h of table public.t", "does not read"),

@@ -307,7 +307,7 @@ fn what_cannot_be_adopted_is_refused_and_left_as_it_is() {
         let sessions = Session::to(&s.target_url(0)).query(&format!("ALTER SUBSCRIPTION {name} ENABLE"));
         assert!(sessions.unwrap_err().contains("does not have a slot name"));
         s.target(&format!("ALTER SUBSCRIPTION {name} SET (slot_name = '{name}')"));
-        let given_back = format!("was given slot \"{name}\" again");
+        let given_back = format!("slot \"{name}\" again");
         refused(&call(s, &["run"]), &[&given_back]);
         refused(&call(s, &["release"]), &[&given_back]);
         let status = call(s, &["status"]).stdout;
@@ -345,7 +345,7 @@ fn the_native_worker_ends_its_transaction_first() {
         wait_for("the subscription to be disabled", BOUND, || Ok(s.target_one(disabled) == "true")).unwrap();
         sluice.kill9();
         // Half adopted: no process may start from nothing with this name.
-        refused(&call(s, &["run"]), &["is being adopted", "pgsluice adopt"]);
+        refused(&call(s, &["run"]), &["was interrupted", "pgsluice adopt"]);
         let mut sluice = Sluice::start(s.command(0, &["adopt"])).unwrap();
         let looks = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgsluice % command' \
                       AND query LIKE '%pg_stat_subscription%'";

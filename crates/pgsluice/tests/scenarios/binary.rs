@@ -137,7 +137,7 @@ fn c3_tables_that_join_keep_the_form_or_are_named() {
         s.catch_up();
         s.same();
         for number in 0..s.followers() {
-            assert!(!s.log(number).contains("starting the stream anew"), "{}", s.log(number));
+            assert!(!s.log(number).contains("starting the stream again"), "{}", s.log(number));
             assert_eq!(values(s, number)["form"], "binary");
         }
         s.both("CREATE TYPE mood AS ENUM ('sad'); CREATE TABLE later (id int PRIMARY KEY, m mood)");

@@ -367,7 +367,7 @@ pub(crate) fn path_of(s: &Scenario, catalog: &str) -> std::path::PathBuf {
 }
 
 /// What a comparison that found no difference says.
-const SAME: &str = "the catalogs that are followed are the source's";
+const SAME: &str = "the catalogs that pgsluice follows are the source's";
 
 #[test]
 fn catalogs_that_are_not_the_sources_stop_it() {
@@ -386,7 +386,7 @@ fn catalogs_that_are_not_the_sources_stop_it() {
             rename_behind_the_servers_back(s);
             let (code, log) = s.ended().remove(0);
             let said =
-                "the catalogs that were followed through the WAL are not those of the source: pg_class";
+                "the catalogs that pgsluice followed through the WAL are not those of the source: pg_class";
             assert!(code == 1 && log.contains(said) && log.contains("wrong_name"), "{code}: {log}");
         },
     );

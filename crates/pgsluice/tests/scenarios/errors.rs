@@ -369,7 +369,7 @@ fn a_source_restored_to_before_our_position_is_refused() {
                 true => ["which left timeline 1 at", "failed over to a standby"],
             };
             refused(s, &ours);
-            refused(s, &["the target may hold rows that the source has not", "pgsluice drop"]);
+            refused(s, &["the target may hold rows that the source lacks", "pgsluice drop"]);
             assert_eq!(s.target_one("SELECT count(*) FROM t WHERE id < 0"), "0");
             begin_anew(s);
             s.source("DELETE FROM t WHERE id < 0");

@@ -59,7 +59,7 @@ fn w3_what_the_named_standby_has_not_received_is_not_applied() {
                 s.source("SELECT pg_switch_wal()");
                 s.live(&[&format!("INSERT INTO t VALUES ({id} + 10, 'both')")]);
             } else {
-                s.wait_for_log("on timeline 2, which is followed");
+                s.wait_for_log("on timeline 2: pgsluice follows it");
             }
             // A failover rolls back open transactions.
             s.source_in("open", &format!("BEGIN; INSERT INTO t VALUES ({id} + 20, 'open')"));
@@ -146,7 +146,7 @@ fn w3_a_primary_without_our_slot_is_followed_while_it_has_the_wal() {
         fail_over(s, standby);
         s.source("INSERT INTO t VALUES (2, 'new')");
         s.follow();
-        s.wait_for_log(&format!("made replication slot \"{}\" anew", s.slot(0)));
+        s.wait_for_log(&format!("created replication slot \"{}\" again", s.slot(0)));
         s.same();
         // The slot on the standby keeps WAL from now on, also while pgsluice is stopped.
         s.backlog(&["INSERT INTO t VALUES (3, 'new')", "SELECT pg_switch_wal()", "CHECKPOINT"]);

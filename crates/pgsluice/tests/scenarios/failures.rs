@@ -390,7 +390,7 @@ fn c1_a_table_that_is_written_anew_before_its_turn_is_copied_under_another_snaps
         s.same();
         assert_eq!(s.target_one("SELECT count(*) FROM small"), "1000");
         for table in ["small", "low", "high", "emptied", "packed"] {
-            let said = format!("first copy of table \"public.{table}\": on the source it was written anew");
+            let said = format!("first copy of table \"public.{table}\": on the source it was rewritten");
             assert!((0..s.followers()).all(|number| s.log(number).contains(&said)), "{said}: {}", s.log(0));
         }
     });

@@ -140,7 +140,9 @@ fn a_network_to_the_source_that_stalls_is_noticed() {
                 s.source("INSERT INTO t DEFAULT VALUES");
                 assert!(proxy.stall() > 0);
                 s.source("INSERT INTO t DEFAULT VALUES");
-                s.wait_for_log("nothing was heard of the server for 3 s; see wal_receiver_timeout");
+                s.wait_for_log(
+                    "the server has sent nothing for 3 s; check the network, and see wal_receiver_timeout",
+                );
                 s.catch_up();
                 s.same();
             }

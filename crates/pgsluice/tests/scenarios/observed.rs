@@ -497,7 +497,7 @@ fn a_full_spool_is_asked_about_before_the_same_is_received_again() {
                 s.follow();
                 s.source("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 16000) i");
                 s.wait_for_log("No space left on device");
-                s.wait_for_log("nothing is received before there is room");
+                s.wait_for_log("pgsluice receives nothing before there is room");
                 let often = |log: &str| log.matches("No space left on device").count();
                 let before = often(&s.log(0));
                 let asked = || {

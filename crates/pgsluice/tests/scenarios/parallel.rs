@@ -494,7 +494,7 @@ fn a_target_without_room_for_all_workers_has_fewer() {
         let mut s = Scenario::alone(pair.unwrap(), FOUR);
         s.both("CREATE TABLE t (id int PRIMARY KEY)");
         s.follow();
-        s.wait_for_log("2 of 5 sessions that apply");
+        s.wait_for_log("pgsluice applies with 2 of 5 sessions");
         s.source("DO $$ BEGIN FOR i IN 1 .. 300 LOOP INSERT INTO t VALUES (i); COMMIT; END LOOP; END $$");
         s.catch_up();
         s.same();

@@ -130,7 +130,7 @@ fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
             };
             testkit::wait_for("the statement to be named in status", crate::support::BOUND, named).unwrap();
         }
-        s.wait_for_log("a statement ran far longer than it should and was cancelled");
+        s.wait_for_log("a statement ran far longer than it should, so pgsluice cancelled it");
         s.catch_up();
         s.same();
         for number in 0..s.followers() {

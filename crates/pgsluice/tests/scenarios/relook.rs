@@ -23,8 +23,8 @@ const ONE: &[&[&str]] = &[&[
 ]];
 /// What a start says that has found no way on without a person.
 /// Before the commands, which are completed.
-const ASKS: &str = "Their rows on the target are removed first. To allow that: ";
-const ANEW: &str = "the catalogs were looked at anew";
+const ASKS: &str = "It removes their rows on the target first. To allow that: ";
+const ANEW: &str = "read the catalogs again at";
 
 /// `t` and `o` will be written, `u` will not.
 fn begin(s: &mut Scenario) {
@@ -124,7 +124,7 @@ fn w1_full_page_writes_off_for_a_moment_costs_no_table_that_nobody_wrote() {
             switch(s, "full_page_writes = off");
             s.wait_for_log("full_page_writes was switched off");
             s.source_in("open", "COMMIT");
-            checkpoint_until(s, "cannot be looked at anew yet: full_page_writes is off");
+            checkpoint_until(s, "cannot read the source's catalogs again yet: full_page_writes is off");
             switch(s, "full_page_writes = on");
             checkpoint_until(s, "nothing that is replicated was written since");
             s.catch_up();
@@ -182,7 +182,7 @@ fn w1_tables_that_were_written_meanwhile_are_copied_again_once_allowed() {
             checkpoint_until(s, ASKS);
             asks_for(s, &["t", "o"], &["u", "mark"]);
             // Killed before, in, and behind the look.
-            for (round, words) in (3..).zip(["looking at the source's catalogs anew", ANEW, "copying 2 "]) {
+            for (round, words) in (3..).zip(["reading the source's catalogs again", ANEW, "copying 2 "]) {
                 // The copy may have begun before the second kill.
                 let seen = if round < 5 { s.log(0).matches(words).count() } else { 0 };
                 s.run();
@@ -237,7 +237,7 @@ fn w1_after_catalogs_that_differ_all_tables_are_copied_again() {
         |s| {
             begin(s);
             s.source("CREATE TABLE right_name (id int); CHECKPOINT");
-            s.wait_for_log("the catalogs that are followed are the source's");
+            s.wait_for_log("the catalogs that pgsluice follows are the source's");
             let path = path_of(s, "pg_class");
             s.pair_mut().source.stop(StopMode::Fast).unwrap();
             let mut bytes = std::fs::read(&path).unwrap();

@@ -461,7 +461,7 @@ fn catalogs_are_looked_at_anew(stage: &mut Stage<'_>) {
         let of = format!("subscription={name}");
         let log = stage.log();
         log.lines()
-            .any(|line| line.contains("Their rows on the target are removed first") && line.contains(&of))
+            .any(|line| line.contains("It removes their rows on the target first") && line.contains(&of))
     };
     stage.wait("both that were written to ask", || asks(stage, "one") && asks(stage, "two"));
     assert!(!asks(stage, "three"), "{}", stage.log());

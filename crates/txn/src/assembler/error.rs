@@ -45,8 +45,8 @@ pub(super) enum Kind {
 const STREAM: &str = "the source's stream cannot be read";
 
 /// A single occurrence points to the network or a proxy; nothing of the transaction was applied.
-const REMEDY: &str = "it is read again from the last commit; if this repeats, look at what stands between, and for a \
-                      pgsluice that knows this server";
+const REMEDY: &str = "pgsluice reads it again from the last commit; if this repeats, check what stands between, and \
+                      look for a pgsluice that knows this server";
 
 impl AssemblyError {
     /// Whether the disk failed, and not the stream; another try later may succeed.
@@ -74,7 +74,7 @@ impl Kind {
     fn remedy(&self) -> &'static str {
         match self {
             Kind::TwoPhase(_) => "drop the slot and start again: pgsluice drop",
-            Kind::Spool { .. } => "make room there or give another --state-dir; it is received again",
+            Kind::Spool { .. } => "make room there or give another --state-dir; pgsluice receives it again",
             _ => REMEDY,
         }
     }

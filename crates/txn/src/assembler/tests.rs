@@ -306,7 +306,7 @@ fn errors_say_what_came_and_in_which_transaction() {
         let told = told.strip_prefix("the source's stream cannot be read: ").expect("the object");
         let (told, remedy) = told.split_once("; ").expect("a remedy");
         assert_eq!(told, expected);
-        assert!(remedy.starts_with("it is read again from the last commit"), "{remedy}");
+        assert!(remedy.starts_with("pgsluice reads it again from the last commit"), "{remedy}");
     }
 }
 

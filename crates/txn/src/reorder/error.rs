@@ -89,7 +89,7 @@ impl fmt::Display for Error {
             ),
             Kind::Assigned { lsn, xid, top, before } => write!(
                 f,
-                "WAL record {lsn}: transaction {xid} is said to be part of {top}, and was part of {before} before"
+                "WAL record {lsn}: transaction {xid} belongs to {top} here, and belonged to {before} before"
             ),
             Kind::Ended { lsn, xid } => {
                 write!(f, "WAL record {lsn}: subtransaction {xid} goes on after it was aborted")

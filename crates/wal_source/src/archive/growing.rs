@@ -323,7 +323,7 @@ impl Trouble {
         if lasted >= SETTLED {
             of.figures.awaits(Some(what));
             if self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
-                tracing::warn!("{}; it is waited for", base::with_causes(&error));
+                tracing::warn!("{}; pgsluice waits for it", base::with_causes(&error));
                 self.warned = Some(Instant::now());
             }
         }

@@ -70,7 +70,7 @@ fn target(conflict: &StoredConflict) -> String {
     let Some(xid) = conflict.local_xid else {
         return match conflict.kind.ends_with("_missing") {
             true => "has no such row".to_owned(),
-            false => "nobody looked who wrote the row".to_owned(),
+            false => "pgsluice did not look who wrote the row".to_owned(),
         };
     };
     let by = match conflict.local_origin.as_deref() {

@@ -56,10 +56,7 @@ fn rights_that_are_missing_are_named_and_nothing_is_left() {
         let owner = "SELECT string_agg(DISTINCT pg_get_userbyid(relowner), ',') FROM pg_class WHERE relname IN ('t', 'secret', 'mark')";
         assert_eq!(s.target_one(owner), role);
         let log = s.log(0);
-        assert!(
-            log.contains("owners and privileges are left out") && log.contains("is no superuser"),
-            "{log}"
-        );
+        assert!(log.contains("leaves out owners and privileges") && log.contains("is no superuser"), "{log}");
         s.stop();
         s.target(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
         s.source(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
