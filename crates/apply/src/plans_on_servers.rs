@@ -134,7 +134,8 @@ const MANY: usize = 12_000;
 #[test]
 fn q1_statements_look_rows_up_whatever_the_table_looked_like() {
     Major::each(2, |major| {
-        let cluster = Cluster::builder(major).setting("autovacuum", "off").start().expect("a cluster");
+        let cluster = Cluster::builder(major).setting("autovacuum", "off");
+        let cluster = cluster.setting("track_commit_timestamp", "on").start().expect("a cluster");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let mut failures = Vec::new();

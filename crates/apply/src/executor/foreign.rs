@@ -107,8 +107,14 @@ impl Executor {
                 let keys = keys.iter().map(|(key, ())| key);
                 let Ok(statement) = self.writer.lock(table, keys.clone()) else { return Ok(None) };
                 let result = run(&mut self.wire, &mut self.prepared, &[&statement]).await?;
-                let answer = result.error.is_none().then(|| result.last_row(0));
-                let Some(told) = answer.and_then(|row| told(&row)) else { return Ok(None) };
+                if let Some(error) = result.error {
+                    tracing::debug!(code = %error.code, "a set was not locked: {}", error.message);
+                    return Ok(None);
+                }
+                let Some(told) = told(&result.last_row(0)) else {
+                    tracing::warn!(table = %table.name, "cannot read who wrote the rows of a set");
+                    return Ok(None);
+                };
                 let keys: Vec<_> = keys.collect();
                 for (number, writer) in told {
                     let key = number.checked_sub(1).and_then(|at| keys.get(at));
@@ -140,11 +146,9 @@ fn candidates(batch: &Batch, exceptions: &mut Exceptions) -> RowKeys<()> {
 fn told(row: &[Option<String>]) -> Option<Vec<(usize, LastWriter)>> {
     let [answer] = row else { return None };
     let Some(answer) = answer else { return Some(Vec::new()) };
-    type Told = (usize, String, Option<i64>, Option<String>, Option<u32>, Option<String>);
+    type Told = (usize, String, Option<String>, Option<String>, Option<String>, Option<String>);
     let rows: Vec<Told> = serde_json::from_str(answer).ok()?;
     let read = |(number, xmin, micros, time, origin, name): Told| {
-        let micros = micros.map(|micros| micros.to_string());
-        let origin = origin.map(|origin| origin.to_string());
         Some((number, LastWriter::read([Some(xmin), micros, time, origin, name])?))
     };
     rows.into_iter().map(read).collect()
@@ -157,7 +161,7 @@ mod tests {
     #[test]
     fn an_answer_is_read_whole_or_not_at_all() {
         assert!(told(&[None]).is_some_and(|rows| rows.is_empty()), "no row was found");
-        let answer = r#"[[2, "741", 1750000000000000, "2025-06-15 15:06:40+00", 0, null],
+        let answer = r#"[[2, "741", "1750000000000000", "2025-06-15 15:06:40+00", "0", null],
                          [1, "740", null, null, null, null]]"#;
         let rows = told(&[Some(answer.to_owned())]).unwrap();
         assert_eq!(rows.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 1]);

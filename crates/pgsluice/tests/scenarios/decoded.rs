@@ -277,12 +277,16 @@ fn what_cannot_be_decoded_outside_is_refused_at_the_start() {
             output.stderr
         );
         // A row filter is told as it was written.
-        s.both("CREATE TABLE f (id int PRIMARY KEY, v text)");
-        s.source("CREATE PUBLICATION filtered FOR TABLE f WHERE (id > 7 AND upper(v) = 'X') WITH (publish = 'insert')");
-        let output = s.call(0, &["run", "--publication", "filtered", "--source-mode", "wal"]);
-        assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
-        let told = ["public.f", "WHERE", "(id > 7)", "upper(v) = 'X'"];
-        assert!(told.iter().all(|word| output.stderr.contains(word)), "{}", output.stderr);
+        if s.major() < 15 {
+            println!("no row filter: PostgreSQL 14 has none");
+        } else {
+            s.both("CREATE TABLE f (id int PRIMARY KEY, v text)");
+            s.source("CREATE PUBLICATION filtered FOR TABLE f WHERE (id > 7 AND upper(v) = 'X') WITH (publish = 'insert')");
+            let output = s.call(0, &["run", "--publication", "filtered", "--source-mode", "wal"]);
+            assert_eq!(output.status.code(), Some(1), "{}", output.stderr);
+            let told = ["public.f", "WHERE", "(id > 7)", "upper(v) = 'X'"];
+            assert!(told.iter().all(|word| output.stderr.contains(word)), "{}", output.stderr);
+        }
         assert_eq!(s.left_behind().iter().filter(|left| left.starts_with("slot")).count(), 0);
         assert_eq!(s.target_one("SELECT count(*) FROM t"), "0", "something was copied");
         s.source("DROP PUBLICATION p; CREATE PUBLICATION p FOR TABLE t, mark");

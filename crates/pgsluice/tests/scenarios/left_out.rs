@@ -126,6 +126,9 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
             [WAL, LOGICAL].map(|number| s.target_one_of(number, told)),
             ["1first", "1meanwhile 2lost?"]
         );
+        if has_no_column_lists(s) {
+            return;
+        }
         // Its rows are not removed without permission.
         s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v)");
         wait_until_waiting(s, "w", "TRUNCATE");
@@ -136,6 +139,15 @@ fn w1_a_column_that_only_the_server_can_render_costs_its_table() {
         others_go_on(s, 5);
         assert_eq!(s.target_one(told), "1meanwhile 2lost? 3after");
     });
+}
+
+/// Without a column list, a copy cannot leave out the column because of which a table was left out.
+fn has_no_column_lists(s: &Scenario) -> bool {
+    let has_none = s.major() < 15;
+    if has_none {
+        println!("the end is not tested: PostgreSQL {} has no column lists", s.major());
+    }
+    has_none
 }
 
 /// A process that is killed right after it has left tables out, before anything else is confirmed,
@@ -161,6 +173,9 @@ fn w1_a_kill_after_a_table_was_left_out_does_not_copy_it_onto_its_rows() {
         testkit::query(&target, "UPDATE pgsluice.subscription SET confirmed_lsn = consistent_point").unwrap();
         let begun = "SELECT count(*) FROM pgsluice.copied_table WHERE NOT finished AND NOT begun";
         assert_eq!(s.target_one_of(WAL, begun), "2", "{}", s.log(WAL));
+        if has_no_column_lists(s) {
+            return;
+        }
         // Published so that a copy could carry them.
         s.source("ALTER PUBLICATION p SET TABLE t, mark, w (id, v), without (id, v)");
         s.source("ALTER TABLE without REPLICA IDENTITY NOTHING");

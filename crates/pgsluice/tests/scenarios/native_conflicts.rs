@@ -45,6 +45,7 @@ fn collide(s: &mut Scenario, local: impl Fn(&Scenario, &str)) {
         "UPDATE pair SET v = v || '1'",
         "DO $$ BEGIN FOR i IN 300..700 LOOP UPDATE t SET v = v || i WHERE id BETWEEN i AND i + 2; \
            DELETE FROM pair WHERE a = i AND i % 5 = 0; COMMIT; END LOOP; END $$",
+        "DELETE FROM t WHERE id BETWEEN 750 AND 800",
         "DELETE FROM t WHERE id BETWEEN 400 AND 500; INSERT INTO t SELECT i, 'again' FROM generate_series(400, 450) i \
            WHERE i % 50 <> 2; UPDATE t SET v = 'end'",
     ] {
@@ -119,6 +120,9 @@ fn d1_the_types_and_their_order_are_those_of_the_native_log() {
             let count = recorded.lines().filter(|line| line.starts_with(kind)).count() as u64;
             assert!(count > 0, "{kind} is among them");
             assert_eq!(s.conflicts(kind), count, "the counter of {kind}");
+        }
+        for number in 0..s.followers() {
+            assert!(!s.log(number).contains("cannot read who wrote"), "rows are decided as sets");
         }
         if s.major() < 18 {
             return;

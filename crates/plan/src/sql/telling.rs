@@ -61,14 +61,14 @@ fn others(statement: &str) -> String {
 }
 
 /// Locks rows. The answer is one JSON array, or NULL if there is no row: for each row its number,
-/// its last writer's transaction, and [`last_writer`].
+/// and as texts its last writer's transaction and [`last_writer`].
 pub(super) fn lock(table: &Table, binary: bool, search: Search) -> String {
     let keys = numbered_arrays(&columns_at(table, &table.key), binary);
     let (keys, met) = met(table, search, &keys, "s");
     let (only, sql) = (table.only(), &table.sql);
     let writer = last_writer();
     let named = list(writer.iter().enumerate(), "", |(n, writer)| format!(", {writer} AS w{n}"));
-    let values = list(0..writer.len(), "", |n| format!(", l.w{n}"));
+    let values = list(0..writer.len(), "", |n| format!(", l.w{n}::pg_catalog.text"));
     format!(
         "SELECT pg_catalog.json_agg(pg_catalog.json_build_array(l.n, l.xmin{values})) FROM \
          (SELECT s.n, t.xmin::pg_catalog.text{named} FROM {keys}, {only}{sql} AS t WHERE {met} \
@@ -124,8 +124,8 @@ mod tests {
     fn rows_are_locked_and_their_writers_told() {
         let lock = lock(&fixtures::table(), true, Search::Plain);
         assert!(lock.starts_with(
-            "SELECT pg_catalog.json_agg(pg_catalog.json_build_array(l.n, l.xmin, l.w0, l.w1, l.w2, l.w3)) FROM \
-             (SELECT s.n, t.xmin::pg_catalog.text, (SELECT (EXTRACT("
+            "SELECT pg_catalog.json_agg(pg_catalog.json_build_array(l.n, l.xmin, l.w0::pg_catalog.text, \
+             l.w1::pg_catalog.text, l.w2::pg_catalog.text, l.w3::pg_catalog.text)) FROM (SELECT s.n, t.xmin::pg_catalog.text, (SELECT (EXTRACT("
         ));
         assert!(lock.ends_with(
             "AS s, ONLY \"s\".\"t\" AS t WHERE t.\"id\" OPERATOR(pg_catalog.=) s.c0 FOR UPDATE OF t) AS l"
