@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base::Lsn;
 use plan::{
-    Arrays, Exceptions, Fold, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, RowKey, Stage, Statement,
+    Arrays, Exceptions, Fold, KeyBytes, Lookup, Mask, Misfit, Net, PIECE, Parameters, Plan, Stage, Statement,
     Step, Table,
     bag::{Bag, Row, Rules},
     plain_statement, row_statement,
@@ -71,6 +71,17 @@ struct Telling {
     folds: Vec<(Arc<Table>, Fold)>,
     /// For each statement the number of its fold, and the entry of each of its rows.
     asked: Vec<(usize, Vec<usize>)>,
+}
+
+impl Telling {
+    /// Notes the entries of a set of the next fold. Returns the kind of the statement that tells.
+    fn ask(&mut self, set: Kind, entries: Vec<usize>) -> Kind {
+        self.asked.push((self.folds.len(), entries));
+        match self.of_anyone {
+            true => Kind::TellingOfAnyone(Box::new(set)),
+            false => Kind::Telling(Box::new(set)),
+        }
+    }
 }
 
 impl Writing {
@@ -340,7 +351,7 @@ impl Writer {
     pub(crate) fn lock<'k>(
         &mut self,
         table: &Table,
-        mut keys: impl Iterator<Item = &'k RowKey>,
+        mut keys: impl Iterator<Item = &'k KeyBytes>,
     ) -> Result<Statement, Misfit> {
         let mut arrays = Arrays::within(table.key.len(), self.binary, &mut self.spare);
         keys.try_for_each(|key| arrays.push(key.columns()))?;
@@ -601,11 +612,7 @@ impl Folding {
                 }
                 let statement = match telling {
                     Some(telling) => {
-                        telling.asked.push((telling.folds.len(), entries));
-                        let kind = match telling.of_anyone {
-                            true => Kind::TellingOfAnyone(Box::new(kind)),
-                            false => Kind::Telling(Box::new(kind)),
-                        };
+                        let kind = telling.ask(kind, entries);
                         arrays.into_statement(writer.shapes.get(table, writer.binary, kind), 1)
                     }
                     None if kind == Kind::SetInsert => writer.insert(table, arrays),

@@ -86,7 +86,6 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
     let env = |name: &str| std::env::var_os(name);
     invocation::remember(&config.said(), &subjects, &env);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     // These commands end in order, and handle signals themselves.
     let sees_to_signals = matches!(command, Command::Run(_) | Command::Adopt(_));
     let doing = async {
@@ -121,6 +120,12 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             }
         }
     };
+    until_signalled(doing, sees_to_signals)?
+}
+
+/// Executes a command. A signal ends the process, unless the command `sees_to_signals` itself.
+fn until_signalled<T>(doing: impl Future<Output = T>, sees_to_signals: bool) -> std::io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
         tokio::select! {
             done = doing => Ok(done),
@@ -132,7 +137,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     // A task that does not end must not keep the process alive.
     runtime.shutdown_background();
     match ended {
-        Ok(done) => done,
+        Ok(done) => Ok(done),
         Err(number) => std::process::exit(128 + number),
     }
 }

@@ -173,11 +173,7 @@ impl Subject {
                 SourceMode::Logical => engine::SourceMode::Logical,
                 SourceMode::Wal => engine::SourceMode::Wal,
             },
-            binary: match stream.binary {
-                Binary::Auto => engine::Binary::Auto,
-                Binary::On => engine::Binary::On,
-                Binary::Off => engine::Binary::Off,
-            },
+            binary: binary(stream.binary),
             streaming: stream.streaming.0,
             origin: match stream.origin {
                 Origin::Any => engine::Origin::Any,
@@ -234,6 +230,15 @@ impl Subject {
             }),
             state_dir: self.state_dir.clone(),
         })
+    }
+}
+
+/// The form in which values come.
+fn binary(value: Binary) -> engine::Binary {
+    match value {
+        Binary::Auto => engine::Binary::Auto,
+        Binary::On => engine::Binary::On,
+        Binary::Off => engine::Binary::Off,
     }
 }
 

@@ -24,9 +24,9 @@ impl<T> Default for RowKeys<T> {
 
 /// The key of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowKey(Box<[u8]>);
+pub struct KeyBytes(Box<[u8]>);
 
-impl RowKey {
+impl KeyBytes {
     /// The values, as a row of key columns only.
     #[must_use]
     pub fn columns(&self) -> Columns<'_> {
@@ -74,13 +74,13 @@ impl<T> RowKeys<T> {
     }
 
     /// Takes out the rows of a table.
-    pub fn take(&mut self, table: &Table) -> Vec<(RowKey, T)> {
+    pub fn take(&mut self, table: &Table) -> Vec<(KeyBytes, T)> {
         let keys = self.keys.remove(&table.id).into_iter().flatten();
-        keys.map(|(key, value)| (RowKey(key), value)).collect()
+        keys.map(|(key, value)| (KeyBytes(key), value)).collect()
     }
 
     /// Keeps something for a row of a table that was taken out of one of these.
-    pub fn put(&mut self, table: &Table, key: RowKey, value: T) {
+    pub fn put(&mut self, table: &Table, key: KeyBytes, value: T) {
         self.keys.entry(table.id).or_default().insert(key.0, value);
     }
 

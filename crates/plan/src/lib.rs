@@ -33,7 +33,7 @@ mod statement;
 mod table;
 
 pub use batch::{Batch, CHANGE_OVERHEAD, Change, Digest, End, Tally};
-pub use exceptions::{Exceptions, RowKey, RowKeys};
+pub use exceptions::{Exceptions, KeyBytes, RowKeys};
 pub use fold::{Fold, Net};
 pub use footprint::Gathering;
 pub use holder::{Element, Holder};

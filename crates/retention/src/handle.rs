@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use base::{Lsn, PgTimestamp};
@@ -22,6 +22,8 @@ pub struct Retention {
     settings: Settings,
     /// `None` while no attempt has opened it.
     memory: Mutex<Option<Memory>>,
+    /// The memory's figures when it was last free.
+    figures: Mutex<Option<Figures>>,
     condition: Mutex<Condition>,
     captured: watch::Sender<Lsn>,
     /// How many deletions were recorded.
@@ -50,6 +52,7 @@ impl Retention {
         Arc::new(Retention {
             settings,
             memory: Mutex::new(None),
+            figures: Mutex::new(None),
             condition: Mutex::new(Condition::Starting),
             captured: watch::channel(Lsn::INVALID).0,
             recorded: watch::channel(0).0,
@@ -73,10 +76,19 @@ impl Retention {
         self.condition.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What is remembered; `None` while no attempt has opened the memory.
+    /// What is remembered; `None` while no attempt has opened the memory. While the memory is being
+    /// written to its disk, the answer is the last one: nobody who asks waits for a disk.
     #[must_use]
     pub fn figures(&self) -> Option<Figures> {
-        self.memory().as_ref().map(Memory::figures)
+        let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.memory.try_lock() {
+            Ok(memory) => *figures = memory.as_ref().map(Memory::figures),
+            Err(TryLockError::Poisoned(memory)) => {
+                *figures = memory.into_inner().as_ref().map(Memory::figures);
+            }
+            Err(TryLockError::WouldBlock) => {}
+        }
+        *figures
     }
 
     /// How many misses were not covered (`retention_exceeded`).

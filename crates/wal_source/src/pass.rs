@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName, with_causes};
-use output::{MemberId, Pass, Refusal, Step};
+use output::{Decoder, MemberId, Pass, Refusal, Step};
 use source::end::FAREWELL;
 use source::queue::queue;
 use source::stream::Heard;
@@ -348,14 +348,7 @@ impl Hub {
                 }
                 Step::Refused(id, decoder, why) => {
                     if let Some(seat) = seats.remove(&id) {
-                        if let Refusal::Differs(why) = why {
-                            tracing::warn!(
-                                subscription = %seat.name(),
-                                "the subscription decodes alone, because its catalogs differ from the others': \
-                                 {why}"
-                            );
-                        }
-                        seat.alone(*decoder);
+                        refuse(seat, *decoder, why);
                     }
                 }
                 Step::Failed(id, error) => {
@@ -449,6 +442,17 @@ impl Hub {
             seat.end(SeatOutcome::Failed(Kind::Pass(why.clone()).into()));
         }
     }
+}
+
+/// Lets a member decode alone that cannot join the pass.
+fn refuse(seat: Seat, decoder: Decoder, why: Refusal) {
+    if let Refusal::Differs(why) = why {
+        tracing::warn!(
+            subscription = %seat.name(),
+            "the subscription decodes alone, because its catalogs differ from the others': {why}"
+        );
+    }
+    seat.alone(decoder);
 }
 
 impl Seat {

@@ -146,9 +146,9 @@ fn candidates(batch: &Batch, exceptions: &mut Exceptions) -> RowKeys<()> {
 fn told(row: &[Option<String>]) -> Option<Vec<(usize, LastWriter)>> {
     let [answer] = row else { return None };
     let Some(answer) = answer else { return Some(Vec::new()) };
-    type Told = (usize, String, Option<String>, Option<String>, Option<String>, Option<String>);
-    let rows: Vec<Told> = serde_json::from_str(answer).ok()?;
-    let read = |(number, xmin, micros, time, origin, name): Told| {
+    type Answered = (usize, String, Option<String>, Option<String>, Option<String>, Option<String>);
+    let rows: Vec<Answered> = serde_json::from_str(answer).ok()?;
+    let read = |(number, xmin, micros, time, origin, name): Answered| {
         Some((number, LastWriter::read([Some(xmin), micros, time, origin, name])?))
     };
     rows.into_iter().map(read).collect()

@@ -286,7 +286,7 @@ fn what_cannot_be_adopted_is_refused_and_left_as_it_is() {
         // What the native worker has yet to skip, and what pgsluice does not have.
         if s.major() >= 15 {
             s.target(&format!("ALTER SUBSCRIPTION {name} SKIP (lsn = 'FFFF/0')"));
-            refused(&call(s, &adopt), &["is to skip", "SKIP (lsn = NONE)"]);
+            refused(&call(s, &adopt), &["waits to skip", "SKIP (lsn = NONE)"]);
             s.target(&format!("ALTER SUBSCRIPTION {name} SKIP (lsn = NONE)"));
             s.target(&format!("CREATE SUBSCRIPTION two CONNECTION '{}' PUBLICATION p WITH (two_phase, copy_data = off, enabled = off)", s.source_url()));
             refused(&call(s, &["adopt", "--prepare-only", "--native", "two"]), &["two_phase enabled"]);
