@@ -33,7 +33,7 @@ pub(crate) const STOCK: Stock = Stock {
 struct Variant {
     /// Stands behind the case's name.
     name: &'static str,
-    /// Lets one row in so many conflict, as `{}` of the kind's SQL; 0: none.
+    /// One row in this number of rows conflicts; 0: none does. Stands for `{}` in the kind's SQL.
     share: u64,
     /// The lowest speed, as a part of the speed without conflicts.
     goal: f64,

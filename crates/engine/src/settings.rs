@@ -87,7 +87,8 @@ pub struct Settings {
     pub allow_triggers: bool,
     /// How conflicts are resolved.
     pub conflict_rules: conflict::Rules,
-    /// Rows that others wrote are conflicts even without a rule, if the target knows who wrote them.
+    /// Rows that others wrote are conflicts even without a rule, if the target knows who wrote
+    /// them.
     pub detect_origin_differs: bool,
     /// Age at which conflicts are removed from their history.
     pub conflict_history_age: Duration,

@@ -77,7 +77,7 @@ impl Retention {
     }
 
     /// What is remembered; `None` while no attempt has opened the memory. While the memory is being
-    /// written to its disk, the answer is the last one: nobody who asks waits for a disk.
+    /// written to its disk, the answer is the last one, so `status` never waits for a disk.
     #[must_use]
     pub fn figures(&self) -> Option<Figures> {
         let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);

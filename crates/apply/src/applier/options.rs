@@ -61,7 +61,8 @@ pub struct Options {
     pub skip_lsn: Option<Lsn>,
     /// How conflicts are resolved.
     pub conflict_rules: conflict::Rules,
-    /// Rows that others wrote are conflicts even without a rule, if the target knows who wrote them.
+    /// Rows that others wrote are conflicts even without a rule, if the target knows who wrote
+    /// them.
     pub detect_origin_differs: bool,
     /// The source and the target, which decide between equal commit times; `None` where one of them
     /// is not known.
