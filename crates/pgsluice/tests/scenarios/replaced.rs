@@ -77,7 +77,7 @@ fn obey(s: &Scenario, number: usize, told: &str, lead: &str) {
     Session::to(&s.target_url(number)).run(sql);
 }
 
-const AGAIN: &str = "copied again: ";
+const AGAIN: &str = "copies it again: ";
 
 /// Those that leave `table` out say so, and what they say helps.
 #[track_caller]
@@ -264,7 +264,7 @@ fn what_was_written_before_still_comes() {
         s.source("UPDATE t SET v = 'last'");
         s.source("BEGIN; DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, v text); COMMIT");
         for number in 0..s.followers() {
-            wait_until_told(s, number, "public.t", "It is left out when the stream has come to");
+            wait_until_told(s, number, "public.t", "leaves it out when the stream");
         }
         locks.iter_mut().for_each(|lock| lock.run("COMMIT"));
         for number in 0..s.followers() {
