@@ -32,6 +32,8 @@ const STATEMENTS: &[(&str, &str)] = &[
     ("", "CREATE TABLE orders (); CREATE PUBLICATION everything"),
     ("ALTER PUBLICATION everything ADD TABLE orders;", "ALTER PUBLICATION everything ADD TABLE orders"),
     ("", "DROP PUBLICATION everything; DROP TABLE orders"),
+    ("", "DROP PUBLICATION p"),
+    ("CREATE PUBLICATION p FOR ALL TABLES", "CREATE PUBLICATION p FOR ALL TABLES"),
     ("", "DROP PUBLICATION p; CREATE TABLE a (); CREATE TABLE b ()"),
     ("CREATE PUBLICATION p FOR TABLE a, b", "CREATE PUBLICATION p FOR TABLE a, b"),
     ("ALTER TABLE ... ADD COLUMN", "ALTER TABLE accounts ADD COLUMN note text"),
