@@ -84,6 +84,12 @@ fn the_quick_start_works_as_it_is_written() {
             *lsn = "F/16B3748".to_owned();
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        if arguments.contains(&"--both-ways") {
+            println!(
+                "not run here: {line}; it needs an empty target, and the scenario `commands` gives it one"
+            );
+            continue;
+        }
         if arguments[0] == "run" {
             running = Some(Sluice::run(&pair, &arguments[1..]).unwrap());
             wait_for("the first copy", BOUND, || {

@@ -45,8 +45,8 @@ impl WayBack {
         self.sluice = WayBack::begin(s, &self.environment, &self.arguments);
     }
 
-    /// Had a change come back, it would have met an existing or a missing row by now. Conflicts with
-    /// rows that were first written on this side are no sign of that.
+    /// Had a change come back, it would have met an existing or a missing row by now. Conflicts
+    /// with rows that were first written on this side are no sign of that.
     fn met_nothing(&mut self) {
         let log = self.sluice.stderr();
         let mut conflicts = log.lines().filter(|line| line.contains("conflict"));
