@@ -397,18 +397,23 @@ impl Catalog {
     }
 
     fn take_back(&mut self, xid: Xid) {
-        if self.files.values().any(|file| file.owner.is_some()) {
+        let entries = self.transactions.take_log(xid);
+        if !entries.is_empty() || self.is_rewriting() {
             self.transactions.remember_aborted(xid);
         }
-        for entry in self.transactions.take_log(xid) {
+        for entry in entries {
             self.settle(entry, xid, false, &mut Collected::default());
         }
     }
 
-    /// Ends the transactions that a crash left open.
+    /// Ends the transactions that a crash left open. `oldest` is the oldest running transaction;
+    /// `None` after a crash or a shutdown.
     fn end_lost(&mut self, oldest: Option<Xid>) {
         for top in self.transactions.ended_before(oldest) {
             self.abort(top);
+        }
+        if !self.is_rewriting() {
+            self.transactions.forget_aborted(oldest);
         }
     }
 

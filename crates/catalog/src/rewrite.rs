@@ -15,8 +15,11 @@
 //! So the rows of the new file are read from its pages. A copied row names the transactions that
 //! inserted and deleted it. Hint bits that settle the matter are believed. If one of the
 //! transactions that we know to be open inserted or deletes the row, that becomes a stamp. The copy
-//! may be older than our knowledge at the time we read it. So while a rewrite is under way, aborted
-//! transactions are remembered.
+//! may take a transaction for running that has aborted in WAL: the copy is older than the time we
+//! read it, and a transaction writes its abort record before it leaves the list of running ones.
+//! Without a hint bit, we could not tell such a transaction from one that committed. So aborted
+//! transactions are remembered until no rewrite is under way and a list of running transactions
+//! (`RUNNING_XACTS`) shows that they are over.
 //!
 //! The catalog is locked, so no other transaction writes it from the copy to the end of the
 //! transaction. But other transactions may have written it before and still be open. So their end
@@ -168,9 +171,11 @@ impl Catalog {
             };
         let spaces = &self.spaces;
         self.files.retain(|locator, file| is_current(spaces, locator, file) || !is_swept(file));
-        if self.files.values().all(|file| file.owner.is_none()) {
-            self.transactions.forget_aborted();
-        }
+    }
+
+    /// Whether a transaction that has not ended has made other files for a catalog.
+    pub(crate) fn is_rewriting(&self) -> bool {
+        self.files.values().any(|file| file.owner.is_some())
     }
 
     /// Reads the rows of a file that a rewrite has filled, unless that was done.

@@ -65,8 +65,8 @@ pub(crate) struct Transactions {
     tops: FxHashMap<Xid, Xid>,
     open: FxHashMap<Xid, Open>,
     logs: FxHashMap<Xid, Vec<Entry>>,
-    /// Transactions that aborted while a rewrite is under way. Its copies may still take them for
-    /// running.
+    /// Transactions that aborted after they changed a catalog, or while a rewrite is under way. The
+    /// copies of a rewrite may still take them for running.
     aborted: FxHashSet<Xid>,
 }
 
@@ -177,8 +177,9 @@ impl Transactions {
         self.aborted.insert(xid);
     }
 
-    pub(crate) fn forget_aborted(&mut self) {
-        self.aborted.clear();
+    /// Forgets the aborted transactions that are older than all running ones. With `None`, all.
+    pub(crate) fn forget_aborted(&mut self, oldest: Option<Xid>) {
+        self.aborted.retain(|xid| oldest.is_some_and(|oldest| !xid.precedes(oldest)));
     }
 
     pub(crate) fn has_aborted(&self, xid: Xid) -> bool {

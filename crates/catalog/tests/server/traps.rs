@@ -350,6 +350,44 @@ fn a_look_in_the_middle_of_ddl_and_of_a_catalogs_rewrite() {
     }
 }
 
+/// A transaction writes its abort record first and leaves the list of running ones later. A rewrite
+/// in between copies its rows as if they could still commit, and the rows it deleted as if they
+/// could still go.
+#[test]
+fn a_copy_that_takes_an_aborted_transaction_for_running() {
+    for major in Major::under_test() {
+        let prepared = builder(major).setting("max_prepared_transactions", "5").setting("fsync", "on");
+        let cluster = prepared.start().unwrap();
+        cluster.sql(DB, "CREATE TABLE stays (id serial PRIMARY KEY, v text)").unwrap();
+        let mut stage = Stage::look(cluster, &[DB]);
+        let (runtime, url) = (Stage::runtime(), stage.cluster.url(DB));
+        let (ours, other) = (Talk::connect(&runtime, &url), Talk::connect(&runtime, &url));
+        // The server waits this long between the record and the list. It is the longest time that
+        // can be set.
+        other.sql("SET commit_delay = 100000; SET commit_siblings = 0");
+        let mut hit = 0;
+        for (n, (catalog, index)) in REWRITTEN.iter().enumerate() {
+            other.sql("BEGIN; DROP TABLE stays; CREATE TABLE goes (id serial PRIMARY KEY, v text)");
+            other.sql(&format!("CREATE SCHEMA goes; PREPARE TRANSACTION 'p{n}'"));
+            ours.sql(&format!("BEGIN; CREATE TABLE r{n} (id int)"));
+            let before = ours.one("SELECT pg_current_wal_insert_lsn()");
+            let is_running = std::thread::scope(|scope| {
+                let aborting = scope.spawn(|| other.sql(&format!("ROLLBACK PREPARED 'p{n}'")));
+                let written = format!("SELECT pg_current_wal_insert_lsn() > '{before}'");
+                while ours.one(&written) != "t" {}
+                ours.sql(&format!("CLUSTER {catalog} USING {index}"));
+                let is_running = !aborting.is_finished();
+                aborting.join().unwrap();
+                is_running
+            });
+            hit += usize::from(is_running);
+            ours.sql("COMMIT");
+            stage.check(&format!("round {n}, {catalog}, still in the list: {is_running}"));
+        }
+        assert!(hit > 0, "{major}: no rewrite was done while the server waited");
+    }
+}
+
 /// The transaction that does not end is named, and the wait has a bound.
 #[test]
 fn a_look_waits_for_transactions_only_so_long() {
