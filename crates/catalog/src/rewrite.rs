@@ -15,8 +15,9 @@
 //! So the rows of the new file are read from its pages. A copied row names the transactions that
 //! inserted and deleted it. Hint bits that settle the matter are believed. If one of the
 //! transactions that we know to be open inserted or deletes the row, that becomes a stamp. The copy
-//! may take a transaction for running that has aborted in WAL: the copy is older than the time we
-//! read it, and a transaction writes its abort record before it leaves the list of running ones.
+//! may take a transaction for running that has aborted in WAL. For the copy is older than the time
+//! at which we read it, and a transaction writes its abort record before it leaves the list of
+//! running ones.
 //! Without a hint bit, we could not tell such a transaction from one that committed. So aborted
 //! transactions are remembered until no rewrite is under way and a list of running transactions
 //! (`RUNNING_XACTS`) shows that they are over.
