@@ -46,7 +46,7 @@ pub use copy::CopyBlock;
 pub use error::Error;
 pub use error_reference::{error_reference, misread_error_reference};
 pub use farewell::{settle, settle_all};
-pub use pipeline::{Pipeline, PipelineResult, SAYS_HOW_FAR};
+pub use pipeline::{Pipeline, PipelineResult, REPORT};
 pub use session::{Session, connect};
 pub use snapshot::SnapshotText;
 pub use startup::Replication;

@@ -25,9 +25,9 @@ pub struct Pipeline<'w> {
     last_row: Option<Bytes>,
 }
 
-/// The SQLSTATE of an INFO by which a statement reports its progress. Its sender and its reader
+/// The SQLSTATE of an INFO by which a running statement reports something. Its sender and its reader
 /// must agree on the words.
-pub const SAYS_HOW_FAR: &str = "PGS01";
+pub const REPORT: &str = "PGS01";
 
 /// The outcome of a [`Pipeline`].
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ pub struct PipelineResult {
     pub rows: Vec<u64>,
     /// How many statements were prepared.
     pub prepared: usize,
-    /// The progress that the running statement reported last ([`SAYS_HOW_FAR`]).
-    pub how_far: Option<String>,
+    /// What running statements have reported so far, in order ([`REPORT`]).
+    pub reports: Vec<String>,
     /// The last row of each completed statement, as received.
     last_rows: Vec<Option<Bytes>>,
     /// The error that ended the pipeline. The statement after the last of `rows` (or its
@@ -213,8 +213,8 @@ impl Pipeline<'_> {
             let frame = match wire.take() {
                 Ok(Taken::Frame(frame)) => Ok(frame),
                 Ok(Taken::Handled) => {
-                    let said = wire.take_info().filter(|info| info.code == SAYS_HOW_FAR);
-                    result.how_far = said.map(|info| info.message).or(result.how_far.take());
+                    let report = wire.take_info().filter(|info| info.code == REPORT);
+                    result.reports.extend(report.map(|info| info.message));
                     continue;
                 }
                 Ok(Taken::Nothing) => match wire.fill().await {

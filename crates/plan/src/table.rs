@@ -447,6 +447,11 @@ impl Table {
         self.ours.as_ref().map_or("", |ours| &ours.condition)
     }
 
+    /// The replication origins whose rows are ours; `None` if that does not matter.
+    pub fn own_origins(&self) -> Option<&[u32]> {
+        self.ours.as_ref().map(|ours| ours.origins.as_slice())
+    }
+
     /// Whether the last writer of a row, a replication origin or 0, is known to be somebody else.
     /// This must agree with [`Table::and_ours`].
     pub fn is_foreign(&self, origin: Option<u32>) -> bool {

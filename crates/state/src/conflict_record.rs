@@ -80,6 +80,56 @@ pub struct ConflictRecord<'r> {
     pub detail: &'r str,
 }
 
+/// A conflict with the last writer of a row, where the server itself decides and records it. The
+/// texts are SQL expressions, but for the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriterConflict<'s> {
+    /// What kind.
+    pub kind: ConflictType,
+    /// Schema and name of the target's table.
+    pub table: (&'s str, &'s str),
+    /// The rule that decided.
+    pub resolution: Resolution,
+    /// Whether the change is written.
+    pub is_applied: &'s str,
+    /// The source's transaction, an integer.
+    pub remote_xid: &'s str,
+    /// The LSN that the messages call `finished at`.
+    pub finished_at: &'s str,
+    /// The source's commit time.
+    pub remote_time: &'s str,
+    /// The last writer's transaction, an integer.
+    pub local_xid: &'s str,
+    /// The name of its origin.
+    pub local_origin: &'s str,
+    /// Its commit time.
+    pub local_time: &'s str,
+    /// PostgreSQL's DETAIL.
+    pub detail: &'s str,
+}
+
+impl WriterConflict<'_> {
+    /// The columns that have values, each with its value as SQL.
+    pub(crate) fn columns(&self) -> Vec<(&'static str, String)> {
+        let [applied, kept] =
+            [ConflictOutcome::Applied, ConflictOutcome::Kept].map(|of| quote_literal(of.name()));
+        vec![
+            ("type", quote_literal(self.kind.name())),
+            ("schema_name", quote_literal(self.table.0)),
+            ("table_name", quote_literal(self.table.1)),
+            ("resolution", quote_literal(self.resolution.name())),
+            ("outcome", format!("CASE WHEN {} THEN {applied} ELSE {kept} END", self.is_applied)),
+            ("remote_xid", self.remote_xid.to_owned()),
+            ("finished_at", self.finished_at.to_owned()),
+            ("remote_time", self.remote_time.to_owned()),
+            ("local_xid", self.local_xid.to_owned()),
+            ("local_origin", self.local_origin.to_owned()),
+            ("local_time", self.local_time.to_owned()),
+            ("detail", self.detail.to_owned()),
+        ]
+    }
+}
+
 /// A literal, or NULL.
 fn text(value: Option<&str>) -> String {
     value.map_or_else(|| "NULL".to_owned(), quote_literal)

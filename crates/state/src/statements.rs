@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{SubscriptionName, quote_literal};
 
-use crate::conflict_record::ConflictRecord;
+use crate::conflict_record::{ConflictRecord, WriterConflict};
 use crate::since::{Since, TableKey};
 
 /// Clears the transaction that was to be skipped.
@@ -108,6 +108,18 @@ pub fn record_refused_conflict(subscription: &str, record: &ConflictRecord<'_>) 
          WHERE NOT EXISTS (SELECT FROM pgsluice.conflict_history h WHERE {})",
         values.join(", "),
         same.join(" AND ")
+    )
+}
+
+/// Records, within a session's procedure, a conflict of a change with the last writer of its row.
+#[must_use]
+pub fn record_writer_conflict(subscription: &str, conflict: &WriterConflict<'_>) -> String {
+    let (names, values): (Vec<&str>, Vec<String>) = conflict.columns().into_iter().unzip();
+    format!(
+        "INSERT INTO pgsluice.conflict_history (subscription, {}) VALUES ({}, {})",
+        names.join(", "),
+        quote_literal(subscription),
+        values.join(", ")
     )
 }
 

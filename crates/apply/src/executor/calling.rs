@@ -1,11 +1,39 @@
 //! Has the session's procedure ([`super::procedure`]) apply transactions, and makes the procedure
 //! anew where it lacks a branch.
 
+use conflict::{Conflict, Met};
 use plan::{Arrays, Element};
+use state::ConflictOutcome;
 
-use super::procedure::Gathered;
+use super::conflicts::origin_differs;
+use super::procedure::{Decided, Decides, Gathered};
 use super::sent::SentTransactions;
 use super::*;
+
+/// What the procedure reports of transactions that it has committed.
+enum Report {
+    /// How many of them there are.
+    Committed(usize),
+    /// The rows of one that somebody else wrote last.
+    Decided(Vec<Decided>),
+}
+
+impl Report {
+    /// `None` if it is not from the procedure, whose reports begin with `word`.
+    fn read(report: &str, word: &str) -> Option<Report> {
+        let text = report.strip_prefix(word)?;
+        if let Ok(count) = text.parse() {
+            return Some(Report::Committed(count));
+        }
+        match Decided::read(text) {
+            Ok(rows) => Some(Report::Decided(rows)),
+            Err(error) => {
+                tracing::warn!("cannot read the report of a conflict: {error}");
+                None
+            }
+        }
+    }
+}
 
 /// After this many calls in a row that commit nothing, the procedure counts as unable to run here.
 const VAIN_MAX: u32 = 8;
@@ -24,16 +52,19 @@ impl Executor {
             return Ok((0, 0));
         }
         let batching = (crash_phases::inside(Phase::Batch), self.activity.enter(Doing::Sets));
-        let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary()) else {
+        let with = self.with().await?;
+        let decides = Decides { settings: &self.conflicts.settings, subscription: &self.subscription, with };
+        let Some(gathered) = self.procedure.gather(batch, count, self.writer.binary(), &decides) else {
             return Ok((0, 0));
         };
         if !self.procedure.is_made() && !self.make_procedure().await? {
             return Ok((0, 0));
         }
         let Some((shape, _)) = &self.procedure.made else { return Ok((0, 0)) };
-        let Gathered { which, ends, times, values, sent } = gathered;
+        let Gathered { which, ends, times, xids, finished, values, sent } = gathered;
+        let fixed = [which, ends, times, xids, finished];
         let arrays: Vec<(Element, Arrays)> =
-            shape.element_types.iter().copied().zip([which, ends, times].into_iter().chain(values)).collect();
+            shape.element_types.iter().copied().zip(fixed.into_iter().chain(values)).collect();
         let parameters = Arrays::parameters(&arrays);
         let statement = Statement { shape: Arc::clone(shape), parameters, rows_expected: 0 };
         let called = sent.len();
@@ -41,17 +72,23 @@ impl Executor {
         let mut sending = Sending::start(&mut self.wire, &mut self.prepared).await?;
         sending.push(&statement);
         drop(batching);
+        let word = &self.procedure.word;
+        let (mut read, mut decided) = (0, Vec::new());
         let result = {
             let _committing = (crash_phases::inside(Phase::Commit), self.activity.enter(Doing::Commit));
-            let word = &self.procedure.word;
             let watch = |result: &PipelineResult| {
-                let said = result.how_far.as_ref().and_then(|said| said.strip_prefix(word.as_str()));
-                if let Some(far) = said.and_then(|far| far.parse().ok()) {
-                    commits.completed(far);
+                for report in &result.reports[read..] {
+                    match Report::read(report, word) {
+                        Some(Report::Committed(transactions)) => commits.completed(transactions),
+                        Some(Report::Decided(rows)) => decided.extend(rows),
+                        None => {}
+                    }
                 }
+                read = result.reports.len();
             };
             sending.finish_watched(watch).await?.0
         };
+        self.tell_decided(batch, decided);
         match &result.error {
             None => commits.completed(called),
             Some(error) => {
@@ -69,6 +106,24 @@ impl Executor {
         }
         self.look_at_plans().await?;
         Ok((called, committed))
+    }
+
+    /// Counts and logs the conflicts that the procedure has resolved, in transactions that are
+    /// committed.
+    fn tell_decided(&mut self, batch: &Batch, decided: Vec<Decided>) {
+        for Decided { transaction, change, applied, writer } in decided {
+            let (Some(end), Some(Change::Row { table, op }), Some(writer)) =
+                (batch.ends.get(transaction), batch.changes.get(change), writer)
+            else {
+                tracing::warn!(transaction, change, "cannot read the report of a conflict");
+                continue;
+            };
+            let met = vec![Met { written: Some(writer.written), ..Met::default() }];
+            let conflict = Conflict { kind: origin_differs(op), relation: table.name.clone(), met };
+            let outcome = if applied { ConflictOutcome::Applied } else { ConflictOutcome::Kept };
+            self.resolved(conflict, end.begin, table, outcome);
+        }
+        self.tell_resolved();
     }
 
     /// Makes the procedure anew, with a branch for every kind of change that came. Returns false if

@@ -26,6 +26,9 @@ use std::time::Instant;
 use super::sent::{ASK_EACH, ASK_OF_FEW, Sent, SentTransactions};
 use super::*;
 
+/// A transaction of at most this many changes that failed among others is replayed at once.
+const REPLAYED_MAX: usize = 16;
+
 impl Executor {
     /// Applies whole transactions, each as one target transaction.
     pub(super) async fn apply_each(&mut self, mut rest: Batch) -> Result<(), Error> {
@@ -54,7 +57,12 @@ impl Executor {
             }
             if committed < count {
                 let one = rest.take_first(1);
-                self.apply_transactions(Chunk::whole(one, self.writer.binary())).await?;
+                if count > 1 && one.changes.len() <= REPLAYED_MAX {
+                    // It has just failed, so it would fail as a set.
+                    self.replay_transactions(&one).await?;
+                } else {
+                    self.apply_transactions(Chunk::whole(one, self.writer.binary())).await?;
+                }
             }
         }
         Ok(())

@@ -8,7 +8,9 @@
 //!   $1  2        2        0        3        0        0    ...    which change, or 0: a transaction ends
 //!   $2                    LSN               LSN                  where on the source
 //!   $3                    time              time                 when
-//!   $4  1 'a'    2 'b'             7                             what the changes take, an array for each type
+//!   $4                    xid               xid                  as which transaction of the source
+//!   $5                    LSN               LSN                  where its commit record is
+//!   $6  1 'a'    2 'b'             7                             what the changes take, an array for each type
 //! ```
 //! The procedure is in the session's temporary schema. It has one branch, with one statement, for
 //! each kind of change that has come so far. Any error ends it, and so does a change that does not
@@ -18,6 +20,7 @@
 //!
 //! Some transactions do not fit and go as statements: with a TRUNCATE, many changes, tables with
 //! triggers, or types without an array. Where the role may not make the procedure, all of them do.
+//! What it does with a row that somebody else wrote last is in [`writers`].
 //!
 //! The procedure's COMMIT checks deferred constraints. Where an abort moves the origin, that is
 //! safe because progress is also a row. Where none does, on 14 and 15, there is no procedure. A
@@ -28,6 +31,8 @@
 //! Invariants: the procedure is renamed only when its signature changes, because the server would
 //! keep what it compiled for each name. For the same reason it only grows. Code that runs within
 //! it, such as a user's default expression, cannot forge its reports of progress.
+
+mod writers;
 
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
@@ -41,6 +46,7 @@ use proto::pgoutput::Column;
 use rustc_hash::FxHashMap;
 use txn::Op;
 
+pub(super) use self::writers::{Decided, Decides};
 use super::sent::{ASK_EACH, ASK_OF_FEW, Sent};
 use crate::write::one_change;
 
@@ -49,12 +55,13 @@ const BRANCHES_MAX: usize = 64;
 /// The most arrays of values: a procedure has at most 100 arguments.
 const SLOTS_MAX: usize = 90;
 /// The number of the parameter for the first of them.
-const FIRST_SLOT: usize = 4;
+const FIRST_SLOT: usize = 6;
 /// A transaction of more changes is as fast as statements.
 const CHANGES_MAX: usize = 16;
 
 const TEXT: (Oid, Oid) = (Oid(25), Oid(1009));
 const INT4: (Oid, Oid) = (Oid(23), Oid(1007));
+const INT8: (Oid, Oid) = (Oid(20), Oid(1016));
 pub(super) const PG_LSN: Oid = Oid(3220);
 const LSN: (Oid, Oid) = (PG_LSN, Oid(3221));
 const TIMESTAMPTZ: (Oid, Oid) = (Oid(1184), Oid(1185));
@@ -95,6 +102,8 @@ pub(super) struct Gathered {
     pub(super) which: Arrays,
     pub(super) ends: Arrays,
     pub(super) times: Arrays,
+    pub(super) xids: Arrays,
+    pub(super) finished: Arrays,
     pub(super) values: Vec<Arrays>,
     pub(super) sent: Vec<Sent>,
 }
@@ -105,7 +114,13 @@ fn int(array: &mut Arrays, bytes: &[u8]) {
 
 impl Procedure {
     /// The branch for a change, made if it is new; `None` if the change cannot have one.
-    fn branch(&mut self, table: &Table, kind: sql::Kind, binary: bool) -> Option<usize> {
+    fn branch(
+        &mut self,
+        table: &Table,
+        kind: sql::Kind,
+        binary: bool,
+        decides: &Decides<'_>,
+    ) -> Option<usize> {
         let key = (table.id, kind);
         if let Some(&number) = self.known.get(&key) {
             return Some(number);
@@ -131,12 +146,16 @@ impl Procedure {
             let offset = 1 + places.iter().filter(|(other, _)| *other == slot).count();
             places.push((slot, offset));
         }
-        let sql = row_sql(table, &key.1, &|n| {
+        let value = |n: usize| {
             let (slot, offset) = places[n];
             let value = format!("(${})[pgsluice_at{slot} + {offset}]", FIRST_SLOT + slot);
             let target = &table.columns[positions[n]].target;
             if binary { target.value_of(value) } else { format!("{value}::{}", target.type_name) }
-        });
+        };
+        let sql = row_sql(table, &key.1, &value);
+        let decided = decides.text(table, &key.1, &value);
+        let decided = decided.map(|text| format!("IF pgsluice_rows <> 1 THEN {text} END IF; "));
+        let decided = decided.unwrap_or_default();
         let used: Vec<usize> = places.iter().map(|(slot, _)| *slot).collect();
         let mut moves = String::new();
         for slot in 0..self.slots.len() {
@@ -147,7 +166,7 @@ impl Procedure {
             }
         }
         let text = format!(
-            "{sql}; GET DIAGNOSTICS pgsluice_rows = ROW_COUNT; IF pgsluice_rows <> 1 THEN RAISE EXCEPTION \
+            "{sql}; GET DIAGNOSTICS pgsluice_rows = ROW_COUNT; {decided}IF pgsluice_rows <> 1 THEN RAISE EXCEPTION \
              'pgsluice: % rows instead of 1, now looked at one at a time', pgsluice_rows; END IF;{moves}"
         );
         self.branches.push((text, used));
@@ -156,13 +175,26 @@ impl Procedure {
     }
 
     /// Gathers as many of the first `count` transactions as fit; `None` if fewer than two do.
-    pub(super) fn gather(&mut self, batch: &Batch, count: usize, binary: bool) -> Option<Gathered> {
+    pub(super) fn gather(
+        &mut self,
+        batch: &Batch,
+        count: usize,
+        binary: bool,
+        decides: &Decides<'_>,
+    ) -> Option<Gathered> {
         if self.refused {
             return None;
         }
         let one = |binary| Arrays::new(1, binary);
-        let (which, ends, times) = (one(true), one(true), one(true));
-        let mut all = Gathered { which, ends, times, values: Vec::new(), sent: Vec::with_capacity(count) };
+        let mut all = Gathered {
+            which: one(true),
+            ends: one(true),
+            times: one(true),
+            xids: one(true),
+            finished: one(true),
+            values: Vec::new(),
+            sent: Vec::with_capacity(count),
+        };
         let (mut branches, mut values) = (Vec::new(), Vec::new());
         for end in &batch.ends[..count] {
             let from = all.sent.last().map_or(0, |sent| sent.changes.end);
@@ -172,7 +204,7 @@ impl Procedure {
             let fits = !end.skipped
                 && changes.len() <= CHANGES_MAX
                 && batch.changes[changes.clone()].iter().all(|change| {
-                    let branch = self.fitting(change, binary, &mut values);
+                    let branch = self.fitting(change, binary, decides, &mut values);
                     branches.extend(branch);
                     branch.is_some()
                 });
@@ -190,6 +222,8 @@ impl Procedure {
             int(&mut all.which, &0_i32.to_be_bytes());
             int(&mut all.ends, &end.commit.end_lsn.as_u64().to_be_bytes());
             int(&mut all.times, &end.commit.commit_time.0.to_be_bytes());
+            int(&mut all.xids, &u64::from(end.begin.xid.0).to_be_bytes());
+            int(&mut all.finished, &end.begin.final_lsn.as_u64().to_be_bytes());
             let statements = all.sent.len() + 1;
             all.sent.push(Sent { statements, written: changes.len() as u64, changes });
         }
@@ -202,6 +236,7 @@ impl Procedure {
         &mut self,
         change: &'c Change,
         binary: bool,
+        decides: &Decides<'_>,
         values: &mut Vec<Column<'c>>,
     ) -> Option<usize> {
         let Change::Row { table, op } = change else { return None };
@@ -222,7 +257,8 @@ impl Procedure {
             Column::Unchanged => false,
         };
         let known = self.branches.len();
-        let branch = values[start..].iter().all(fits).then(|| self.branch(table, kind.clone(), binary))?;
+        let branch =
+            values[start..].iter().all(fits).then(|| self.branch(table, kind.clone(), binary, decides))?;
         if self.branches.len() > known && table.lookup == Lookup::UniqueKey && !matches!(op, Op::Insert(_)) {
             self.unseen.push(Arc::new(sql::of_one_change(table, &kind)));
         }
@@ -264,7 +300,9 @@ impl Procedure {
     /// The text that creates the procedure; `progress` is the statement that stores where a
     /// transaction ended.
     pub(super) fn text(&self, progress: &str) -> String {
-        let mut arguments = String::from("pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[]");
+        let mut arguments = String::from(
+            "pg_catalog.int4[], pg_catalog.pg_lsn[], pg_catalog.timestamptz[], pg_catalog.int8[], pg_catalog.pg_lsn[]",
+        );
         let mut places = String::new();
         for (number, slot) in self.slots.iter().enumerate() {
             write!(arguments, ", {}", slot.declared).expect("a string takes it");
@@ -276,14 +314,17 @@ impl Procedure {
         }
         let body = format!(
             "#variable_conflict use_variable\n\
-             DECLARE pgsluice_end pg_catalog.int4 := 0; pgsluice_rows pg_catalog.int8;{places} \
+             DECLARE pgsluice_end pg_catalog.int4 := 0; pgsluice_rows pg_catalog.int8;{variables}{places} \
              BEGIN FOR pgsluice_next IN 1 .. pg_catalog.cardinality($1) LOOP CASE ($1)[pgsluice_next] \
              WHEN 0 THEN pgsluice_end := pgsluice_end + 1; {progress}; \
              PERFORM pg_catalog.pg_replication_origin_xact_setup(($2)[pgsluice_end], ($3)[pgsluice_end]); COMMIT; \
+             IF pgsluice_met IS NOT NULL THEN RAISE INFO USING ERRCODE = '{code}', \
+             MESSAGE = '{word}[' || pgsluice_met || ']'; pgsluice_met := NULL; END IF; \
              IF pgsluice_end % {ASK_EACH} = 0 OR pg_catalog.cardinality($2) <= {ASK_OF_FEW} THEN \
-             RAISE INFO USING ERRCODE = '{}', MESSAGE = '{}' || pgsluice_end; END IF;{branches} END CASE; END LOOP; END",
-            client::SAYS_HOW_FAR,
-            self.word
+             RAISE INFO USING ERRCODE = '{code}', MESSAGE = '{word}' || pgsluice_end; END IF;{branches} END CASE; END LOOP; END",
+            variables = writers::VARIABLES,
+            code = client::REPORT,
+            word = self.word,
         );
         format!(
             "CREATE OR REPLACE PROCEDURE pg_temp.{}({arguments}) LANGUAGE plpgsql AS {}",
@@ -295,7 +336,7 @@ impl Procedure {
     /// The CALL of the present procedure.
     pub(super) fn call(&self) -> Shape {
         let mut call = plain(&self.name(), "");
-        let fixed = [INT4, LSN, TIMESTAMPTZ].map(|(element, array)| (element.into(), array));
+        let fixed = [INT4, LSN, TIMESTAMPTZ, INT8, LSN].map(|(element, array)| (element.into(), array));
         let types = fixed.into_iter().chain(self.slots.iter().map(|slot| (slot.element, slot.array)));
         (call.element_types, call.parameter_types) = types.unzip();
         let numbers: Vec<String> = (1..=call.parameter_types.len()).map(|n| format!("${n}")).collect();
@@ -312,6 +353,16 @@ mod tests {
     use txn::Begin;
 
     use super::*;
+    use crate::executor::met::With;
+    use crate::executor::resolved::Settings;
+
+    fn settings() -> Settings {
+        Settings::default()
+    }
+
+    fn decides(settings: &Settings) -> Decides<'_> {
+        Decides { settings, subscription: "s", with: With { commit: true, values: false } }
+    }
 
     fn tuple(values: [Column<'_>; 3]) -> Tuple {
         values.into_iter().collect()
@@ -344,7 +395,7 @@ mod tests {
         let mut procedure = Procedure::default();
         let insert = || Op::Insert(tuple([Column::Text(b"1"), Column::Null, Column::Null]));
         let two = batch(vec![vec![insert(), update(b"1", None)], vec![update(b"2", None), insert()]]);
-        let gathered = procedure.gather(&two, 2, false).unwrap();
+        let gathered = procedure.gather(&two, 2, false, &decides(&settings())).unwrap();
         assert_eq!((procedure.branches.len(), procedure.slots.len()), (2, 1), "all text");
         assert_eq!((gathered.which.rows(), gathered.ends.rows()), (6, 2));
         // An INSERT takes three values. An UPDATE that keeps one column takes the other two and the
@@ -352,8 +403,8 @@ mod tests {
         assert_eq!(gathered.values[0].rows(), 12);
         assert_eq!(
             procedure.branches[1].0.split(';').next().unwrap(),
-            "UPDATE ONLY \"s\".\"t\" AS t SET \"id\" = ($4)[pgsluice_at0 + 1]::integer, \
-             \"b\" = ($4)[pgsluice_at0 + 2]::integer WHERE t.\"id\" OPERATOR(pg_catalog.=) ($4)[pgsluice_at0 + 3]::integer"
+            "UPDATE ONLY \"s\".\"t\" AS t SET \"id\" = ($6)[pgsluice_at0 + 1]::integer, \
+             \"b\" = ($6)[pgsluice_at0 + 2]::integer WHERE t.\"id\" OPERATOR(pg_catalog.=) ($6)[pgsluice_at0 + 3]::integer"
         );
         assert!(!procedure.is_made());
         assert!(procedure.text("").contains(" WHEN 2 THEN UPDATE "));
@@ -364,11 +415,15 @@ mod tests {
         let many = (0..=CHANGES_MAX).map(|_| update(b"1", Some(b"2"))).collect();
         let small = || vec![update(b"1", Some(b"2"))];
         let transactions = vec![small(), small(), small(), many, small()];
-        let gathered = Procedure::default().gather(&batch(transactions), 5, false).unwrap();
+        let gathered =
+            Procedure::default().gather(&batch(transactions), 5, false, &decides(&settings())).unwrap();
         assert_eq!(gathered.sent.len(), 3);
         let other_form = batch(vec![small(), small()]);
-        assert!(Procedure::default().gather(&other_form, 2, true).is_none());
-        assert!(Procedure::default().gather(&other_form, 1, false).is_none(), "one goes by itself");
+        assert!(Procedure::default().gather(&other_form, 2, true, &decides(&settings())).is_none());
+        assert!(
+            Procedure::default().gather(&other_form, 1, false, &decides(&settings())).is_none(),
+            "one goes by itself"
+        );
     }
 
     #[test]
@@ -378,7 +433,7 @@ mod tests {
         let gather = |procedure: &mut Procedure, number| {
             let table = Arc::new(Table::map(number, Arc::clone(&relation), &fixtures::target()).unwrap());
             let two = batch_of(&table, vec![vec![update(b"1", None)], vec![update(b"1", Some(b"2"))]]);
-            let gathered = procedure.gather(&two, 2, false).is_some();
+            let gathered = procedure.gather(&two, 2, false, &decides(&settings())).is_some();
             (gathered, procedure.branches.len(), procedure.rename().is_some(), procedure.number)
         };
         let room = BRANCHES_MAX as u64 / 2;
@@ -403,8 +458,12 @@ mod tests {
         target.columns[2].type_oid = NAME;
         let table = Table::map(1, relation, &target).unwrap();
         let mut procedure = Procedure::default();
-        assert_eq!(procedure.branch(&table, sql::Kind::RowInsert, true), None);
+        assert_eq!(procedure.branch(&table, sql::Kind::RowInsert, true, &decides(&settings())), None);
         assert!(procedure.slots.is_empty());
-        assert_eq!(procedure.branch(&table, sql::Kind::RowDelete, true), Some(1), "its key is an integer");
+        assert_eq!(
+            procedure.branch(&table, sql::Kind::RowDelete, true, &decides(&settings())),
+            Some(1),
+            "its key is an integer"
+        );
     }
 }
