@@ -620,11 +620,16 @@ impl Executor {
     /// messages, so progress is a row there. The origin is told nevertheless: it marks the
     /// transaction as replicated and gives it the source's commit time.
     async fn commit(&mut self, end: &End, clear_skip: bool) -> Result<(), Error> {
+        self.commit_with(Vec::new(), end, clear_skip).await
+    }
+
+    /// Executes `last` and commits, in one round trip.
+    async fn commit_with(&mut self, last: Vec<Statement>, end: &End, clear_skip: bool) -> Result<(), Error> {
         let relaxed = self.shared.is_relaxed();
         // On 14 and 15 a restart begins at the origin's position, which must never pass a gap.
         let told = if relaxed { self.shared.stored() } else { end.commit.end_lsn };
         let setup = origin_setup(told, end);
-        let mut statements: Vec<&Statement> = Vec::new();
+        let mut statements: Vec<&Statement> = last.iter().collect();
         if clear_skip {
             statements.push(&self.clear_skip);
         }

@@ -70,7 +70,9 @@ impl Executor {
         begin: Begin,
         guarded: bool,
     ) -> Result<(), Error> {
-        self.replay_single(table, op, begin, guarded, false).await
+        // Where conflicts are expected, the look that finds them comes first.
+        let unlike = self.expecting.is_likely() && !matches!(op, Op::Insert(_));
+        self.replay_single(table, op, begin, guarded, unlike).await
     }
 
     /// The same for a change whose row is known not to be as the source had it. Behind a savepoint,
@@ -370,17 +372,26 @@ impl Executor {
 
     /// Records, in the open transaction, what it has resolved.
     pub(super) async fn record_resolved(&mut self) -> Result<(), Error> {
+        let records = self.records().await?;
+        let records: Vec<&Statement> = records.iter().collect();
+        if records.is_empty() {
+            return Ok(());
+        }
+        let error = run(&mut self.wire, &mut self.prepared, &records).await?.error;
+        error.map_or(Ok(()), |error| Err(Kind::Statement { what: "recording conflicts", error }.into()))
+    }
+
+    /// The statements that record what the open transaction has resolved.
+    pub(super) async fn records(&mut self) -> Result<Vec<Statement>, Error> {
         self.ask_about_missed().await?;
         if !self.conflicts.settings.history {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let resolved = self.conflicts.resolved.iter().skip(self.conflicts.recorded);
         let rows: Vec<String> = resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
-        for rows in rows.chunks(RECORDS_MAX) {
-            self.wire.query(&statements::record_conflicts(rows)).await?;
-        }
         self.conflicts.recorded = self.conflicts.resolved.len();
-        Ok(())
+        let record = |rows| plain_statement(Arc::new(plain("", &statements::record_conflicts(rows))));
+        Ok(rows.chunks(RECORDS_MAX).map(record).collect())
     }
 
     /// Records the conflict because of which a transaction was rolled back, in a transaction of its
@@ -403,6 +414,7 @@ impl Executor {
     /// Counts and logs what the transaction has resolved that has just committed.
     pub(super) fn tell_resolved(&mut self) {
         self.conflicts.recorded = 0;
+        self.conflicts.told += self.conflicts.resolved.len() as u64;
         for Resolved { conflict, begin, .. } in self.conflicts.resolved.drain(..) {
             self.shared.counters.conflicts.add(conflict.kind);
             self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);

@@ -26,7 +26,8 @@ use std::time::Instant;
 use super::sent::{ASK_EACH, ASK_OF_FEW, Sent, SentTransactions};
 use super::*;
 
-/// A transaction of at most this many changes that failed among others is replayed at once.
+/// A transaction of at most this many changes that failed among others, or is expected to fail, is
+/// replayed at once: it would fail as a set.
 const REPLAYED_MAX: usize = 16;
 
 impl Executor {
@@ -57,9 +58,11 @@ impl Executor {
             }
             if committed < count {
                 let one = rest.take_first(1);
-                if count > 1 && one.changes.len() <= REPLAYED_MAX {
-                    // It has just failed, so it would fail as a set.
+                let fails = count > 1 || self.expecting.is_likely();
+                if fails && one.changes.len() <= REPLAYED_MAX {
+                    let told = self.conflicts.told;
                     self.replay_transactions(&one).await?;
+                    self.expecting.met(self.conflicts.told > told);
                 } else {
                     self.apply_transactions(Chunk::whole(one, self.writer.binary())).await?;
                 }

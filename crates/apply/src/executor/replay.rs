@@ -71,10 +71,10 @@ impl Executor {
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
         self.one(&[&Which::Begin]).await?;
         self.replay_changes(batch, start..end.changes_end, end.begin, guarded).await?;
-        self.record_resolved().await?;
+        let records = self.records().await?;
         let changes = &batch.changes[start..end.changes_end];
         self.open += Tally { written: changes.len() as u64, ..Tally::of(changes) };
-        self.commit(end, end.skipped).await?;
+        self.commit_with(records, end, end.skipped).await?;
         self.committed(&Digest::of_ends(std::slice::from_ref(end)));
         Ok(())
     }

@@ -41,6 +41,8 @@ pub(super) struct Conflicts {
     pub(super) resolved: Vec<Resolved>,
     /// How many of these are recorded.
     pub(super) recorded: usize,
+    /// How many were resolved in transactions that have committed.
+    pub(super) told: u64,
     /// Rows of coming changes that are known to be missing.
     pub(super) missing: Missing,
     /// See [`Resolved::change`]; of the change that is being replayed.
