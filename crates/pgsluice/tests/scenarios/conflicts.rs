@@ -6,7 +6,7 @@ use crate::support::{FOLDED, ONE_BY_ONE, scenario, scenario_with};
 const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, u int, v text, CONSTRAINT t_u_key UNIQUE (u))";
 
 /// The LSN that an error tells to skip.
-fn lsn_to_skip(log: &str) -> String {
+pub(crate) fn lsn_to_skip(log: &str) -> String {
     let (_, rest) = log.rsplit_once("pgsluice skip --lsn ").expect("the error says what to skip");
     rest.chars().take_while(|c| c.is_ascii_hexdigit() || *c == '/').collect()
 }

@@ -20,6 +20,7 @@ mod decoded;
 mod early;
 mod errors;
 mod estimates;
+mod every_rule;
 mod exceptions;
 mod failover;
 mod failures;
