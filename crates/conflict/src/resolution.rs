@@ -6,13 +6,15 @@
 //! | `update_origin_differs` | nothing | the UPDATE | one of the two |
 //! | `update_exists` | nothing | DELETE of the holders, then the UPDATE | one of the two |
 //! | `update_deleted` | nothing | INSERT | one of the two, needs deletion memory |
-//! | `update_missing` | nothing | INSERT | refused: no local time to compare |
+//! | `update_missing` | nothing | INSERT | INSERT by `last_update_wins`, see below; `first_update_wins` is refused |
 //! | `delete_origin_differs` | nothing | the DELETE | one of the two |
 //! | `delete_missing` | nothing | refused: nothing to write | refused: nothing to compare |
 //! | `multiple_unique_conflicts` | nothing | DELETE of the holders, then the change | one of the two |
 //!
 //! `error` is legal everywhere: the transaction is rolled back, and the subscription stops or tries
-//! again. Against several holders, `last_update_wins` applies a change only if it is newer than all
+//! again. No deletion of a missing row is remembered if all UPDATEs that are older than it were
+//! applied. So an UPDATE that misses its row is the later one, and `last_update_wins` inserts it. That
+//! needs deletion memory, too. Against several holders, `last_update_wins` applies a change only if it is newer than all
 //! of them, and `first_update_wins` only if it is older than all of them.
 
 use std::fmt;
@@ -119,7 +121,7 @@ impl fmt::Display for Illegal {
         let Illegal { kind, resolution } = self;
         let why = match kind {
             ConflictType::DeleteMissing => "there is no row that could be deleted or kept",
-            _ => "the target has no row whose commit time could be compared",
+            _ => "an UPDATE that finds neither a row nor its deletion is the last one, never the first",
         };
         let legal = kind.resolutions().map(Resolution::name).collect::<Vec<_>>().join(", ");
         write!(f, "{kind} cannot be resolved by {resolution}: {why}; choose one of {legal}")
@@ -138,7 +140,7 @@ impl ConflictType {
     pub fn allows(self, resolution: Resolution) -> Result<(), Illegal> {
         let legal = match self {
             ConflictType::DeleteMissing => matches!(resolution, Resolution::Error | Resolution::Skip),
-            ConflictType::UpdateMissing => !resolution.compares_times(),
+            ConflictType::UpdateMissing => resolution != Resolution::FirstUpdateWins,
             _ => true,
         };
         if legal { Ok(()) } else { Err(Illegal { kind: self, resolution }) }
@@ -189,9 +191,10 @@ mod tests {
     fn what_has_nothing_to_compare_or_to_write_is_refused_by_name() {
         let refused = |kind: ConflictType, resolution| kind.allows(resolution).unwrap_err().to_string();
         assert_eq!(
-            refused(ConflictType::UpdateMissing, Resolution::LastUpdateWins),
-            "update_missing cannot be resolved by last_update_wins: the target has no row whose commit time could be \
-             compared; choose one of error, skip, apply_remote, keep_local"
+            refused(ConflictType::UpdateMissing, Resolution::FirstUpdateWins),
+            "update_missing cannot be resolved by first_update_wins: an UPDATE that finds neither a row nor its \
+             deletion is the last one, never the first; choose one of error, skip, apply_remote, keep_local, \
+             last_update_wins"
         );
         assert_eq!(
             refused(ConflictType::DeleteMissing, Resolution::ApplyRemote),

@@ -54,10 +54,14 @@ impl Rules {
         })
     }
 
-    /// The rules for `update_deleted`, which hold only where deletions are remembered. Each is in
-    /// the form of the settings.
+    /// The rules that hold only where deletions are remembered: those for `update_deleted`, and
+    /// `last_update_wins` for `update_missing`. Each is in the form of the settings.
     pub fn needing_deletions(&self) -> impl Iterator<Item = String> {
-        let of = self.iter().filter(|(_, kind, _)| *kind == ConflictType::UpdateDeleted);
+        let of = self.iter().filter(|(_, kind, resolution)| match kind {
+            ConflictType::UpdateDeleted => true,
+            ConflictType::UpdateMissing => *resolution == Resolution::LastUpdateWins,
+            _ => false,
+        });
         of.map(|(table, kind, resolution)| in_settings(table, kind, resolution))
     }
 
@@ -65,10 +69,10 @@ impl Rules {
     /// (`track_commit_timestamp`): those that compare commit times, or are about rows that another
     /// origin wrote. Each is in the form of the settings.
     pub fn needing_commit_times(&self) -> impl Iterator<Item = String> {
-        use ConflictType::{DeleteOriginDiffers, UpdateDeleted, UpdateOriginDiffers};
+        use ConflictType::{DeleteOriginDiffers, UpdateDeleted, UpdateMissing, UpdateOriginDiffers};
         let needs = |(_, kind, resolution): &(Option<_>, ConflictType, Resolution)| {
             // The deletion memory has the times of deletions.
-            let compares = resolution.compares_times() && *kind != UpdateDeleted;
+            let compares = resolution.compares_times() && !matches!(kind, UpdateDeleted | UpdateMissing);
             compares || matches!(kind, UpdateOriginDiffers | DeleteOriginDiffers)
         };
         self.iter().filter(needs).map(|(table, kind, resolution)| in_settings(table, kind, resolution))
@@ -131,6 +135,10 @@ mod tests {
         let needing: Vec<String> = rules.needing_commit_times().collect();
         assert_eq!(needing, ["insert_exists=last_update_wins", "delete_origin_differs=skip:s.t"]);
         assert_eq!(Rules::default().needing_commit_times().count(), 0);
+        assert_eq!(rules.needing_deletions().count(), 0);
+        rules.set_for(("s", "t"), ConflictType::UpdateMissing, Resolution::LastUpdateWins).unwrap();
+        assert_eq!(rules.needing_deletions().collect::<Vec<_>>(), ["update_missing=last_update_wins:s.t"]);
+        assert_eq!(rules.needing_commit_times().count(), 2);
     }
 
     #[test]

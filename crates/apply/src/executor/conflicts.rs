@@ -18,7 +18,7 @@ use plan::row_statement;
 use proto::pgoutput::{Column, Tuple};
 use state::ConflictOutcome;
 
-use super::deleted;
+use super::deleted::{self, Deletion};
 use super::met::{self, ChangeValues, Row, UniqueKeys, With};
 use super::resolved::Resolved;
 use super::*;
@@ -284,21 +284,33 @@ impl Executor {
             // If it is written, it is missing no longer.
             let deletion = self.deletion(&key, begin).await?;
             let step = match deletion {
-                Some(deletion) => self.deleted(single, op, deletion, conflict.met)?,
-                None => self.never_there(single, op, conflict)?,
+                Deletion::By(deletion) => self.deleted(single, op, deletion, conflict.met)?,
+                Deletion::NoneNewer => self.never_there(single, op, conflict, true)?,
+                Deletion::Unknown => self.never_there(single, op, conflict, false)?,
             };
             if matches!(step, Step::Instead(_)) {
                 self.conflicts.missing.written(&key);
             }
             return Ok(step);
         }
-        self.never_there(single, op, conflict)
+        self.never_there(single, op, conflict, false)
     }
 
-    /// Resolves a change whose row is not known to have been deleted.
-    fn never_there(&mut self, single: &Single<'_>, op: &Op, conflict: Conflict) -> Result<Step, Error> {
+    /// Resolves a change whose row is not known to have been deleted. `is_newest` says that no
+    /// deletion of it can be newer.
+    fn never_there(
+        &mut self,
+        single: &Single<'_>,
+        op: &Op,
+        conflict: Conflict,
+        is_newest: bool,
+    ) -> Result<Step, Error> {
         let &Single { table, begin, rules, .. } = single;
-        match (rules.of(conflict.kind), op) {
+        let rule = match rules.of(conflict.kind) {
+            Resolution::LastUpdateWins if is_newest => Resolution::ApplyRemote,
+            rule => rule,
+        };
+        match (rule, op) {
             (Resolution::Error, _) => Err(self.refused(conflict, begin, table)),
             (Resolution::ApplyRemote, Op::Update { old, new }) => {
                 let whole = whole(old.as_ref(), new).ok_or_else(|| incomplete(table, begin))?;

@@ -15,6 +15,17 @@ use retention::{Answer, AskedTable, Missed, Retention, RowKey, Tombstone, Value}
 use super::met::old_values;
 use super::*;
 
+/// What is known of the deletion of a row that an UPDATE missed.
+pub(super) enum Deletion {
+    /// Somebody deleted it.
+    By(Written),
+    /// None is remembered, so all UPDATEs that are older than a deletion were applied: this UPDATE is
+    /// newer than any.
+    NoneNewer,
+    /// Deletions of the row are not remembered, or not all of them.
+    Unknown,
+}
+
 /// Whether both answers about a missing row leave the target as it is.
 pub(super) fn writes_nothing(rules: &TableRules) -> bool {
     [ConflictType::UpdateMissing, ConflictType::UpdateDeleted]
@@ -44,13 +55,17 @@ impl Executor {
         key
     }
 
-    /// Who deleted the row of that key; `None` if nobody is known to have.
-    pub(super) async fn deletion(&mut self, key: &RowKey, begin: Begin) -> Result<Option<Written>, Error> {
-        let Some(retention) = self.conflicts.settings.retention.clone() else { return Ok(None) };
+    /// What became of the row of that key.
+    pub(super) async fn deletion(&mut self, key: &RowKey, begin: Begin) -> Result<Deletion, Error> {
+        let Some(retention) = self.conflicts.settings.retention.clone() else { return Ok(Deletion::Unknown) };
         let missed = Missed { key: key.clone(), time: begin.commit_time };
         match self.answers(&retention, &[missed]).await.first() {
-            Some(Answer::Deleted(tombstone)) => Ok(self.described(&[*tombstone]).await?.pop()),
-            _ => Ok(None),
+            Some(Answer::Deleted(tombstone)) => {
+                let written = self.described(&[*tombstone]).await?.pop();
+                Ok(written.map_or(Deletion::Unknown, Deletion::By))
+            }
+            Some(Answer::NotSeen { may_be_forgotten: false }) => Ok(Deletion::NoneNewer),
+            _ => Ok(Deletion::Unknown),
         }
     }
 

@@ -27,7 +27,7 @@ const KINDS: [(&str, &[&str]); 8] = [
     ("update_origin_differs", ANY),
     ("update_exists", ANY),
     ("update_deleted", ANY),
-    ("update_missing", &["skip", "keep_local", "apply_remote"]),
+    ("update_missing", &["skip", "keep_local", "apply_remote", "last_update_wins"]),
     ("delete_origin_differs", ANY),
     ("delete_missing", &["skip"]),
     ("multiple_unique_conflicts", ANY),
