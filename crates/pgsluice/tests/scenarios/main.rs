@@ -15,6 +15,7 @@ mod commands;
 mod conflict_history;
 mod conflicts;
 mod consistency;
+mod convergence;
 mod create_schema;
 mod decoded;
 mod early;

@@ -10,14 +10,14 @@ use testkit::{Builder, Sluice, wait_for};
 use crate::support::{BOUND, Scenario, Session, scenario_alone, scenario_with};
 
 /// The subscription in the other direction, from follower 0 to the source.
-struct WayBack {
+pub(crate) struct WayBack {
     sluice: Sluice,
     environment: [(&'static str, String); 3],
     arguments: Vec<String>,
 }
 
 impl WayBack {
-    fn start(s: &Scenario, own: &[&str]) -> WayBack {
+    pub(crate) fn start(s: &Scenario, own: &[&str]) -> WayBack {
         s.target("CREATE PUBLICATION p FOR ALL TABLES");
         let environment = [
             ("PGSLUICE_SOURCE", s.target_url(0)),
@@ -40,7 +40,7 @@ impl WayBack {
     }
 
     /// Kills it and starts it again.
-    fn kill_and_run(&mut self, s: &Scenario) {
+    pub(crate) fn kill_and_run(&mut self, s: &Scenario) {
         self.sluice.kill9();
         self.sluice = WayBack::begin(s, &self.environment, &self.arguments);
     }
@@ -54,7 +54,29 @@ impl WayBack {
         assert!(self.sluice.is_running() && are_ordinary, "{log}");
     }
 
-    fn end(mut self, s: &Scenario) {
+    pub(crate) fn pid(&self) -> u32 {
+        self.sluice.pid()
+    }
+
+    /// What it logged since it was started last.
+    pub(crate) fn log(&self) -> String {
+        self.sluice.stderr()
+    }
+
+    /// Waits until it captures deletions on its target, and has passed the beginning of capture.
+    pub(crate) fn wait_for_capture(&self, s: &Scenario) {
+        let captures = || {
+            let mut command = s.command(0, &["status", "--json"]);
+            command.envs(self.environment.iter().cloned());
+            let output = command.output()?;
+            let status: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+            let deletions = &status["deletions"];
+            Ok(deletions["state"] == "capturing" && deletions["cut_lsn"].is_null())
+        };
+        wait_for("the way back to capture", BOUND, captures).unwrap();
+    }
+
+    pub(crate) fn end(mut self, s: &Scenario) {
         assert!(self.sluice.is_running(), "{}", self.sluice.stderr());
         assert!(self.sluice.terminate(Duration::from_secs(5)).unwrap().success());
         let mut command = s.command(0, &["drop"]);
