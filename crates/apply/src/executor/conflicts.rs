@@ -259,7 +259,8 @@ impl Executor {
             Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
             Verdict::ApplyRemote => {
                 single.anyones = true;
-                Ok(self.applied(conflict, begin, table, Step::Again))
+                let step = completed(op, rules.of(kind)).map_or(Step::Again, Step::Instead);
+                Ok(self.applied(conflict, begin, table, step))
             }
         }
     }
@@ -602,6 +603,16 @@ fn refused(conflict: Conflict, begin: Begin) -> Error {
 
 fn incomplete(table: &Table, begin: Begin) -> Error {
     Kind::Incomplete { table: table.name.clone(), xid: begin.xid, finished_at: begin.final_lsn }.into()
+}
+
+/// An UPDATE that replaces the row of somebody else because it is the later version, with the large
+/// values that it left as they were on the source. The target's may belong to the version that
+/// loses. `None` if it sends all values, or the source's replica identity does not have them.
+pub(super) fn completed(op: &Op, rule: Resolution) -> Option<Op> {
+    let Op::Update { old: Some(old), new } = op else { return None };
+    let lacks = rule.compares_times() && new.has_unchanged();
+    let whole = if lacks { whole(Some(old), new) } else { None };
+    whole.map(|new| Op::Update { old: Some(old.clone()), new })
 }
 
 /// The whole new row of an UPDATE; `None` if the source did not send all of it.

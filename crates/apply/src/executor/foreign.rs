@@ -17,7 +17,7 @@ use conflict::{Conflict, Met, Verdict};
 use plan::{Exceptions, RowKeys};
 use state::ConflictOutcome;
 
-use super::conflicts::origin_differs;
+use super::conflicts::{completed, origin_differs};
 use super::met::{LastWriter, With};
 use super::*;
 
@@ -55,16 +55,22 @@ impl Executor {
         for (at, table, op, begin) in batch.rows() {
             let Some(row) = rows.get_mut(table, op) else { continue };
             // What was ours was merely being written when the set came by.
+            let mut instead = None;
             if !row.written && table.is_foreign(row.writer.origin) {
                 self.conflicts.change = at;
                 match self.decide_writer(table, op, begin, &row.writer) {
                     Verdict::Refuse => return Ok(false),
                     Verdict::KeepLocal => continue,
-                    Verdict::ApplyRemote => {}
+                    Verdict::ApplyRemote => {
+                        let rule = self.conflicts.rules_of(table).of(origin_differs(op));
+                        let completed = completed(op, rule);
+                        instead = completed.map(|op| Change::Row { table: Arc::clone(table), op });
+                    }
                 }
             }
             row.written = true;
-            if plan.add_all(std::slice::from_ref(&batch.changes[at])).is_err() {
+            let change = instead.as_ref().unwrap_or(&batch.changes[at]);
+            if plan.add_all(std::slice::from_ref(change)).is_err() {
                 return Ok(false);
             }
         }

@@ -94,6 +94,11 @@ impl Decides<'_> {
         let (schema, name) = &table.schema_and_name;
         let rule = self.settings.rules.of(schema, name).of(conflict);
         let wins = self.wins(rule)?;
+        // A version that wins by its time brings the large values that it left as they were, which
+        // only exact replay takes from the old row.
+        if rule.compares_times() && matches!(kind, sql::Kind::RowUpdate(sent) if sent.contains(&false)) {
+            return None;
+        }
         if table.lookup != Lookup::UniqueKey {
             return None;
         }
