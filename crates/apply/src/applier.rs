@@ -25,7 +25,7 @@ pub use self::options::{CommitOrder, Options, SourceTypes, sessions};
 use crate::counters::Counters;
 use crate::error::{Error, Kind};
 use crate::join::JoinRequests;
-use crate::planner::{Backlog, Handover, Intake, Planner, StreamedExecution};
+use crate::planner::{Backlog, ClockHold, Handover, Intake, Planner, StreamedExecution};
 use crate::shared_progress::SharedProgress;
 use crate::target::Target;
 
@@ -78,9 +78,10 @@ pub async fn apply(
     let backlog = Backlog::new(&options, workers, &shared);
     let mut executing =
         AbortOnDropHandle::new(start(target.sessions, (queue, early), &options, shared, &prefetch));
+    let hold = ClockHold::new(&options, Arc::clone(&counters));
     let (known, input) = ((target.mappings, target.reached), (feed.spool, feed.joins));
     let mut planner = Planner {
-        intake: Intake::new(&options, input, known, prefetch, streaming),
+        intake: Intake::new(&options, input, known, prefetch, (streaming, hold)),
         backlog,
         handover: Handover::new(workers, relaxed, prefix, counters),
     };

@@ -9,6 +9,7 @@ use conflict::{ConflictCounters, ConflictType};
 use prefetch::PrefetchFigures;
 
 use crate::activity::Activity;
+use crate::clock_figures::ClockFigures;
 use crate::conflict_log::ConflictLog;
 
 /// Counts since the process started. They are relaxed, because no decision depends on them.
@@ -57,6 +58,8 @@ pub struct Counters {
     pub executing: AtomicBool,
     /// The work that the sessions that apply have in hand.
     pub activity: Activity,
+    /// Transactions that are held until the target's clock has passed their commit time.
+    pub clock: ClockFigures,
     /// The log of conflicts that stop nothing.
     pub conflict_log: ConflictLog,
     /// Source commit time of the last transaction applied, microseconds
@@ -97,6 +100,7 @@ impl Counters {
         self.executing.store(false, Ordering::Relaxed);
         self.handed.store(0, Ordering::Relaxed);
         self.part.store(0, Ordering::Relaxed);
+        self.clock.begin();
     }
 
     /// Notes that a part was handed to the target, of the transaction whose commit record is at

@@ -1,6 +1,7 @@
 //! Why applying stopped.
 
 use std::fmt;
+use std::time::Duration;
 
 use base::{Lsn, Xid};
 use client::SqlState;
@@ -81,6 +82,13 @@ pub(crate) enum Kind {
     /// A rule for conflicts needs commit times, which the target does not keep.
     NoCommitTimes {
         rule: String,
+    },
+    /// The commit time of a transaction is too far ahead of the target's clock.
+    ClockSkew {
+        ahead: Duration,
+        max: Duration,
+        xid: Xid,
+        finished_at: Lsn,
     },
     /// The table that was joining was forgotten meanwhile.
     Forgotten {
@@ -186,7 +194,8 @@ impl Error {
             | Kind::Commit { finished_at, .. }
             | Kind::NoIdentity { finished_at, .. }
             | Kind::Incomplete { finished_at, .. }
-            | Kind::Unsettled { finished_at, .. } => Some(*finished_at),
+            | Kind::Unsettled { finished_at, .. }
+            | Kind::ClockSkew { finished_at, .. } => Some(*finished_at),
             Kind::Mapping { transaction, .. } => transaction.map(|(_, finished_at)| finished_at),
             _ => None,
         }
@@ -274,6 +283,22 @@ fn incomplete(f: &mut fmt::Formatter<'_>, table: &str, xid: Xid, finished_at: Ls
     )
 }
 
+fn clock_skew(
+    f: &mut fmt::Formatter<'_>,
+    (ahead, max): (Duration, Duration),
+    xid: Xid,
+    finished_at: Lsn,
+) -> fmt::Result {
+    let (ahead, max) = (ahead.as_secs_f64(), max.as_secs_f64());
+    write!(
+        f,
+        "the commit time of transaction {xid}, finished at {finished_at}, is {ahead:.1} s ahead of the target's clock, \
+         and clock_skew_max is {max} s; correct the clocks of both servers: pgsluice then goes on by itself; to let it \
+         wait that long: --clock-skew-max {}s; to skip the transaction: pgsluice skip --lsn {finished_at}",
+        ahead.ceil()
+    )
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
@@ -329,6 +354,9 @@ impl fmt::Display for Error {
                  does not keep; on the target: ALTER SYSTEM SET track_commit_timestamp = on, then restart it. Rows \
                  written before then count as older than all others"
             ),
+            Kind::ClockSkew { ahead, max, xid, finished_at } => {
+                clock_skew(f, (*ahead, *max), *xid, *finished_at)
+            }
             Kind::Forgotten { table } => write!(
                 f,
                 "table \"{table}\" is no longer replicated: it was left out, or removed from pgsluice.copied_table, \

@@ -1,6 +1,7 @@
 //! Every error of applying, for docs/errors.md.
 
 use std::io;
+use std::time::Duration;
 
 use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
 use base::{Lsn, Xid};
@@ -142,6 +143,21 @@ base::error_reference! {
         "Run on the target `ALTER SYSTEM SET track_commit_timestamp = on` and restart it, or choose another \
          resolution.",
         &[("pgsluice scenarios", "a_rule_that_needs_commit_times_is_refused_without_them")],
+    ),
+    Kind::ClockSkew { .. } => applying(
+        "A commit time is far ahead of the target's clock",
+        Kind::ClockSkew {
+            ahead: Duration::from_secs(3600),
+            max: Duration::from_secs(30),
+            xid: XID,
+            finished_at: FINISHED_AT,
+        },
+        "A conflict rule compares commit times, so pgsluice holds each transaction until the target's clock has \
+         passed its commit time. The clock of the server that wrote it is ahead by more than `clock_skew_max`.",
+        "Correct the clocks of both servers (`chronyc tracking` shows the offset of each). pgsluice tries again and \
+         goes on by itself. It waits longer with a larger `--clock-skew-max`. Or skip the transaction with \
+         `pgsluice skip --lsn LSN`.",
+        &[("pgsluice scenarios", "a_commit_time_far_ahead_is_an_error_until_the_clocks_agree")],
     ),
     Kind::Incomplete { .. } => applying(
         "An update cannot be inserted instead",

@@ -13,6 +13,7 @@
 mod activity;
 mod applier;
 mod chunk;
+mod clock_figures;
 mod conflict_log;
 mod counters;
 mod error;
@@ -40,6 +41,7 @@ mod write;
 
 pub use activity::{Activity, Doing, InHand};
 pub use applier::{CommitOrder, Feed, Options, SourceTypes, apply, sessions};
+pub use clock_figures::{ClockFigures, ClockReading, HeldForClock};
 pub use conflict_log::ConflictLog;
 pub use counters::Counters;
 pub use error::Error;

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use base::{Lsn, Oid, SubscriptionName, Xid};
+use base::{Lsn, Oid, PgTimestamp, SubscriptionName, Xid};
 use client::Session;
 use plan::{Bounds, Holder, MappingError, Table, TargetColumn, TargetTable, UniqueKey, display_name};
 use proto::pgoutput::{Relation, RelationColumn};
@@ -24,6 +24,10 @@ use state::{CopiedFrom, JoinedTables, LEAVE_OUT, Parting, STATE_SCHEMA, Since, T
 use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
 use crate::join::Role;
+
+/// Microseconds since 2000-01-01, as commit times count.
+const CLOCK: &str = "\
+SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8";
 
 /// The part that a relation of the stream plays here.
 #[derive(Clone)]
@@ -248,6 +252,14 @@ impl Mappings {
         }
         tracing::debug!(table = %table.name, path = ?table.path, lookup = ?table.lookup, "mapped");
         Ok(Arc::new(table))
+    }
+
+    /// What the target's clock shows.
+    pub(crate) async fn clock(&self) -> Result<PgTimestamp, Error> {
+        self.asked.store(self.session.pid(), Ordering::Relaxed);
+        let row = self.session.query_one(CLOCK, &[]).await.map_err(|error| self.session.error(error))?;
+        self.asked.store(0, Ordering::Relaxed);
+        Ok(PgTimestamp(row.get(0)))
     }
 
     /// Reads the target's table of this name.

@@ -15,6 +15,7 @@
 //! limits only bound memory.
 
 mod backlog;
+mod clock_hold;
 mod handover;
 mod intake;
 mod joining;
@@ -22,10 +23,12 @@ mod streaming;
 
 use plan::Digest;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
 
 pub(crate) use self::backlog::Backlog;
+pub(crate) use self::clock_hold::ClockHold;
 pub(crate) use self::handover::Handover;
 pub(crate) use self::intake::Intake;
 pub(crate) use self::streaming::StreamedExecution;
@@ -110,28 +113,38 @@ impl Planner {
         if more {
             return Ok(Next::Step);
         }
-        Ok(self.wait(channels).await)
+        self.wait(channels).await
     }
 
     /// Waits for whatever comes next; nothing is at hand.
-    async fn wait(&mut self, channels: &mut Channels<'_>) -> Next {
+    async fn wait(&mut self, channels: &mut Channels<'_>) -> Result<Next, Error> {
         let Channels { blocks, work, stop } = channels;
         let intake = &mut self.intake;
+        let asks_at = intake.hold.asks_at();
+        if asks_at.is_some_and(|at| at <= Instant::now()) {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return Ok(Next::Stop),
+                asked = intake.ask_clock() => asked?,
+            }
+            return Ok(Next::Step);
+        }
         tokio::select! {
             biased;
-            () = stop.cancelled() => return Next::Stop,
+            () = stop.cancelled() => return Ok(Next::Stop),
             () = intake.passage.changed() => {}
             Some(request) = intake.joining.request() => intake.take_request(request),
             room = work.reserve(), if intake.caught_up.is_some() => {
-                let Ok(room) = room else { return Next::Stop };
+                let Ok(room) = room else { return Ok(Next::Stop) };
                 room.send(Work::CaughtUp(intake.caught_up.take().unwrap_or_default()));
             }
             block = blocks.recv(), if intake.wants_block() && !intake.passage.is_full() => match block {
                 Some(block) => intake.begin_block(block),
-                None => return Next::EndOfStream,
+                None => return Ok(Next::EndOfStream),
             },
+            () = tokio::time::sleep_until(asks_at.unwrap_or_else(Instant::now)), if asks_at.is_some() => {}
         }
-        Next::Step
+        Ok(Next::Step)
     }
 
     /// Hands over the next work when a session is idle. Meanwhile it takes in another block if it

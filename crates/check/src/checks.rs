@@ -39,7 +39,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 64] = [
+const CHECKS: [Check; 65] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -51,6 +51,7 @@ const CHECKS: [Check; 64] = [
     Check::Source(servers::walsender_timeout),
     Check::Target(servers::commit_settings),
     Check::Target(conflicts::commit_times),
+    Check::Both(conflicts::clocks),
     Check::Target(conflicts::remembered_deletions),
     Check::Target(conflicts::deletions_in_wal),
     // What a subscription takes of them.

@@ -1,8 +1,10 @@
 //! The facts that both ends are asked for: role, limits, settings, load.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use base::PgVersion;
+use client::Session;
 use serde::Deserialize;
 
 use crate::read::FactReader;
@@ -17,6 +19,39 @@ pub(crate) enum Service {
     CloudSql,
     /// Azure Database, flexible server.
     Azure,
+}
+
+/// One answer of a server's clock, and when it was asked for and came, by our clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClockReading {
+    /// Microseconds since the Unix epoch.
+    pub(crate) us: i64,
+    pub(crate) asked: Instant,
+    pub(crate) came: Instant,
+}
+
+impl ClockReading {
+    /// `None` where the server does not answer.
+    async fn take(session: &Session) -> Option<ClockReading> {
+        const SQL: &str = "SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) * 1000000)::int8";
+        // The answer to be timed is that of a statement only.
+        let statement = session.prepare(SQL).await.ok()?;
+        let asked = Instant::now();
+        let row = session.query_one(&statement, &[]).await.ok()?;
+        Some(ClockReading { us: row.get(0), asked, came: Instant::now() })
+    }
+
+    /// How far this clock is ahead of `other`, at least and at most, in microseconds.
+    pub(crate) fn ahead_of(&self, other: &ClockReading) -> (i64, i64) {
+        // What this clock showed when it was read, less the time from the other reading to this
+        // one. Both were read between asking and answer.
+        let between = |from: Instant, to: Instant| match to.checked_duration_since(from) {
+            Some(later) => i64::try_from(later.as_micros()).unwrap_or(i64::MAX),
+            None => -i64::try_from((from - to).as_micros()).unwrap_or(i64::MAX),
+        };
+        let differ = self.us - other.us;
+        (differ - between(other.asked, self.came), differ - between(other.came, self.asked))
+    }
 }
 
 /// A server as its role sees it.
@@ -47,6 +82,8 @@ pub(crate) struct Server {
     pub(crate) service: Option<Service>,
     /// In base units, as `pg_settings` has them.
     settings: HashMap<String, String>,
+    #[serde(skip)]
+    pub(crate) clock: Option<ClockReading>,
     #[serde(skip)]
     pub(crate) system_identifier: Option<String>,
     #[serde(skip, default = "no_version")]
@@ -95,6 +132,7 @@ impl Server {
     pub(crate) async fn read(reader: &mut FactReader<'_>) -> Result<Option<Server>, client::Error> {
         let Some(mut server) = reader.row::<Server>("server", SERVER, &[]).await? else { return Ok(None) };
         server.version = reader.session.version();
+        server.clock = ClockReading::take(reader.session).await;
         // It serves only to tell two servers from one.
         let sql = "SELECT system_identifier::text FROM pg_catalog.pg_control_system()";
         if let Ok(row) = reader.session.query_one(sql, &[]).await {

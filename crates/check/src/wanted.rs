@@ -1,6 +1,7 @@
 //! What is wanted of the two servers.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::SubscriptionName;
 
@@ -35,6 +36,9 @@ pub struct Wanted {
     pub wal_stream: bool,
     /// How conflicts are resolved.
     pub conflict_rules: conflict::Rules,
+    /// The longest hold of a transaction whose commit time the target's clock has not passed;
+    /// `None` for no limit.
+    pub clock_skew_max: Option<Duration>,
     /// The target's deletions are remembered.
     pub retain_dead_tuples: bool,
 }

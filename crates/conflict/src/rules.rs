@@ -54,6 +54,12 @@ impl Rules {
         })
     }
 
+    /// Whether any rule compares commit times.
+    #[must_use]
+    pub fn compares_times(&self) -> bool {
+        self.iter().any(|(_, _, resolution)| resolution.compares_times())
+    }
+
     /// The rules that hold only where deletions are remembered: those for `update_deleted`, and
     /// `last_update_wins` for `update_missing`. Each is in the form of the settings.
     pub fn needing_deletions(&self) -> impl Iterator<Item = String> {
@@ -122,8 +128,10 @@ mod tests {
     #[test]
     fn a_table_falls_back_to_the_general_rule_and_that_to_native() {
         let mut rules = Rules::default();
-        rules.set(ConflictType::InsertExists, Resolution::LastUpdateWins).unwrap();
         rules.set(ConflictType::UpdateMissing, Resolution::ApplyRemote).unwrap();
+        assert!(!rules.compares_times());
+        rules.set(ConflictType::InsertExists, Resolution::LastUpdateWins).unwrap();
+        assert!(rules.compares_times());
         rules.set_for(("public", "t"), ConflictType::InsertExists, Resolution::KeepLocal).unwrap();
         let (t, other) = (rules.of("public", "t"), rules.of("public", "u"));
         assert_eq!(t.of(ConflictType::InsertExists), Resolution::KeepLocal);

@@ -80,6 +80,7 @@ fn wanted(settings: &Settings) -> Wanted {
         standby_slots: settings.synchronized_standby_slots.clone(),
         wal_stream: settings.followed_archive().is_none(),
         conflict_rules: settings.conflict_rules.clone(),
+        clock_skew_max: settings.clock_skew_max,
         retain_dead_tuples: settings.retain_deletions.is_some(),
     }
 }

@@ -90,6 +90,9 @@ pub struct Settings {
     /// Rows that others wrote are conflicts even without a rule, if the target knows who wrote
     /// them.
     pub detect_origin_differs: bool,
+    /// The longest hold of a transaction whose commit time the target's clock has not passed, where
+    /// a rule compares commit times; `None` for no limit.
+    pub clock_skew_max: Option<Duration>,
     /// Age at which conflicts are removed from their history.
     pub conflict_history_age: Duration,
     /// Most conflicts in the history; zero: none.

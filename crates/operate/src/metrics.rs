@@ -239,6 +239,24 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_replays_total", "counter", "Chunks applied again one change at a time.", |s| {
         plain(s.totals.replays as f64)
     }),
+    family(
+        "pgsluice_clock_held_transactions_total",
+        "counter",
+        "Transactions held until the target's clock had passed their commit time.",
+        |s| plain(s.totals.clock_held as f64),
+    ),
+    family(
+        "pgsluice_clock_held_seconds_total",
+        "counter",
+        "How long transactions were held for the target's clock.",
+        |s| plain(s.totals.clock_held_ms as f64 / 1e3),
+    ),
+    family(
+        "pgsluice_clock_ahead_seconds",
+        "gauge",
+        "How far the commit time of the held transaction is ahead of the target's clock, or 0.",
+        |s| plain(s.clock_ahead_seconds.unwrap_or(0.0)),
+    ),
     family("pgsluice_errors_total", "counter", "Attempts that ended in an error.", |s| {
         plain(s.totals.errors as f64)
     }),

@@ -339,6 +339,13 @@ pub(crate) struct Conflicts {
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) detect_origin_differs: OnOff,
 
+    /// Hold a transaction at most this long for the target's clock to pass its commit time
+    ///
+    /// Only where a conflict rule compares commit times. A commit time that is further ahead of the
+    /// target's clock is an error, which is tried again. With 0, there is no limit.
+    #[arg(long, default_value = "30s", value_name = "DURATION")]
+    pub(crate) clock_skew_max: Milliseconds,
+
     /// Remove conflicts from the history on the target when they are older than this
     #[arg(long, default_value = "30d", value_name = "DURATION")]
     pub(crate) conflict_history_age: Seconds,

@@ -221,6 +221,7 @@ impl Subject {
             allow_triggers: apply.allow_triggers.0,
             conflict_rules: conflict_rule::rules(&conflicts.conflict).map_err(Failure::Together)?,
             detect_origin_differs: conflicts.detect_origin_differs.0,
+            clock_skew_max: Some(conflicts.clock_skew_max.0).filter(|max| !max.is_zero()),
             conflict_history_age: conflicts.conflict_history_age.0,
             conflict_history_rows: conflicts.conflict_history_rows,
             conflict_log_values: conflicts.conflict_log_values.0,

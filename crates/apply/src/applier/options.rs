@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Lsn, Oid, SubscriptionName};
 use prefetch::PrefetchOptions;
@@ -67,6 +68,9 @@ pub struct Options {
     /// The source and the target, which decide between equal commit times; `None` where one of them
     /// is not known.
     pub conflict_nodes: Option<(conflict::Node, conflict::Node)>,
+    /// The longest hold of a transaction whose commit time the target's clock has not passed, where
+    /// a rule compares commit times; `None` for no limit.
+    pub clock_skew_max: Option<Duration>,
     /// Which rows the target lost; `None` if nobody remembers that.
     pub retention: Option<Arc<retention::Retention>>,
     /// Holds the stream between transactions on request.

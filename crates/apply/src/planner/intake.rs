@@ -19,9 +19,11 @@ use prefetch::Prefetch;
 use proto::pgoutput::{CommitInfo, Relation};
 use schedule::CommittedRanges;
 use state::{Parting, TableKey};
+use tokio::time::Instant;
 use txn::{Assembler, Begin, Block, Event, Input, Notice, Spool, TruncateChange};
 
 use super::backlog::Backlog;
+use super::clock_hold::{ClockHold, LOCKS_KEPT_MAX};
 use super::joining::JoiningTables;
 use super::streaming::{StreamedExecution, is_mapped_as_told};
 use crate::applier::Options;
@@ -45,6 +47,7 @@ pub(crate) struct Intake {
     prefetch: Prefetch,
     pub(super) joining: JoiningTables,
     pub(super) streaming: StreamedExecution,
+    pub(super) hold: ClockHold,
     /// Inputs of the block at hand that were not assembled yet.
     inputs: std::vec::IntoIter<Input>,
     /// The block's room in the queue. Released once all of the block is in the batch, which has its
@@ -72,7 +75,7 @@ impl Intake {
         (spool, joins): (Box<dyn Spool>, JoinRequests),
         (mappings, done): (Mappings, CommittedRanges),
         prefetch: Prefetch,
-        streaming: StreamedExecution,
+        (streaming, hold): (StreamedExecution, ClockHold),
     ) -> Intake {
         let assembler = Assembler::new(spool).with_binary(options.binary).with_local_only(options.local_only);
         Intake {
@@ -82,6 +85,7 @@ impl Intake {
             prefetch,
             joining: JoiningTables::new(joins),
             streaming,
+            hold,
             inputs: Vec::new().into_iter(),
             room: None,
             transaction: None,
@@ -99,9 +103,9 @@ impl Intake {
         self.assembler.scratch()
     }
 
-    /// Whether all of the block at hand was assembled.
+    /// Whether all of the block at hand was assembled, and what follows may be taken in.
     pub(super) fn wants_block(&self) -> bool {
-        self.inputs.as_slice().is_empty()
+        self.inputs.as_slice().is_empty() && !self.hold.is_holding()
     }
 
     /// Takes the next block.
@@ -139,11 +143,20 @@ impl Intake {
     pub(super) async fn absorb(&mut self, backlog: &mut Backlog) -> Result<bool, Error> {
         loop {
             while let Some(event) = self.next_event()? {
+                if let Event::Begin(begin) = &event
+                    && self.is_wanted(begin)
+                    && !self.hold.admits(*begin, Instant::now())
+                {
+                    return Ok(false);
+                }
                 self.caught_up = None;
                 self.take(event, backlog).await?;
                 if self.has_work() || backlog.is_closed() {
                     return Ok(true);
                 }
+            }
+            if self.hold.is_holding() {
+                return Ok(false);
             }
             // The gate holds back a limited number of events; the rest waits in the queue.
             let input = if self.passage.is_full() { None } else { self.inputs.next() };
@@ -173,6 +186,9 @@ impl Intake {
 
     /// The next event that passes the gate, if the input at hand completes one.
     fn next_event(&mut self) -> Result<Option<Event>, Error> {
+        if self.hold.is_holding() {
+            return Ok(self.hold.release(Instant::now()).map(Event::Begin));
+        }
         while let Some(passed) = self.passage.release() {
             match passed {
                 Passed::Event(event) => return Ok(Some(event)),
@@ -186,6 +202,17 @@ impl Intake {
             }
         }
         Ok(None)
+    }
+
+    /// Asks the target's clock whether it has passed the commit time of the transaction that is
+    /// held.
+    pub(super) async fn ask_clock(&mut self) -> Result<(), Error> {
+        let clock = self.mappings.clock().await?;
+        if self.hold.answered(clock, Instant::now())? > LOCKS_KEPT_MAX {
+            // It takes the normal path when it goes on.
+            self.streaming.stop();
+        }
+        Ok(())
     }
 
     async fn take(&mut self, event: Event, backlog: &mut Backlog) -> Result<(), Error> {
@@ -264,6 +291,11 @@ impl Intake {
         self.transaction.filter(applied).map(|current| current.begin)
     }
 
+    /// Whether the changes of a transaction that begins are to be applied.
+    fn is_wanted(&self, begin: &Begin) -> bool {
+        self.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn)
+    }
+
     fn commit(&mut self, commit: CommitInfo, backlog: &mut Backlog) {
         let Some(Current { begin, skipped }) = self.transaction.take() else { return };
         if skipped {
@@ -313,8 +345,7 @@ impl Intake {
     /// the normal path.
     async fn ends_early(&mut self, begin: Begin) -> Result<bool, Error> {
         let Some(told) = self.streaming.take(begin.xid) else { return Ok(false) };
-        let applies = self.skip_lsn != Some(begin.final_lsn) && !self.done.has(begin.final_lsn);
-        if !applies || !self.passage.is_empty() {
+        if !self.is_wanted(&begin) || !self.passage.is_empty() {
             return Ok(false);
         }
         if !is_mapped_as_told(&told, begin, &mut self.mappings).await? {

@@ -1,5 +1,7 @@
 //! What the rules for conflicts need of the target, and which of them meet no table.
 
+use std::time::Duration;
+
 use conflict::Rules;
 
 use super::identity::found_by;
@@ -7,6 +9,7 @@ use super::names::{few, tables};
 use super::pair::Pair;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
+use crate::server::Server;
 use crate::subscriber::Subscriber;
 use crate::wanted::Wanted;
 
@@ -29,6 +32,60 @@ fn without_commit_times(rules: &Rules) -> Vec<Finding> {
     let remedy = "then restart the server; rows that were written before count as the oldest";
     let finding = Finding::cannot(End::Target, "track_commit_timestamp", what).remedy(remedy);
     vec![finding.sql("ALTER SYSTEM SET track_commit_timestamp = on").refusing(Refuses::Every)]
+}
+
+/// Clocks that differ by less cost no hold that anybody notices.
+const CLOCKS_DIFFER_MAX_US: i64 = 100_000;
+
+/// Where commit times decide, a transaction is held until the target's clock has passed its commit
+/// time.
+pub(super) fn clocks(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let clock = |server: &Option<Server>| server.as_ref().and_then(|server| server.clock);
+    let (Some(source), Some(target)) = (clock(&source.server), clock(&target.server)) else {
+        return Vec::new();
+    };
+    let compares = wanted.conflict_rules.compares_times();
+    differing_clocks(source.ahead_of(&target), wanted.clock_skew_max)
+        .filter(|_| compares)
+        .into_iter()
+        .collect()
+}
+
+/// `ahead` is how far the source's clock is ahead at least and at most, in microseconds.
+fn differing_clocks((least, most): (i64, i64), max: Option<Duration>) -> Option<Finding> {
+    let seconds = |us: i64| us.unsigned_abs() as f64 / 1e6;
+    let remedy = "correct both clocks, by NTP for example";
+    if least > CLOCKS_DIFFER_MAX_US {
+        let ahead = seconds(least);
+        let beyond = max.filter(|max| Duration::from_micros(least.unsigned_abs()) > *max);
+        let what = format!("is {ahead:.1} s ahead of the target's, and conflict rules compare commit times");
+        return Some(match beyond {
+            Some(max) => Finding::cannot(
+                End::Source,
+                "clock",
+                format!(
+                    "{what}: that is more than clock_skew_max ({} s), so no transaction is applied",
+                    max.as_secs_f64()
+                ),
+            )
+            .remedy(format!("{remedy}, or raise --clock-skew-max"))
+            // The clock may be corrected while it runs.
+            .refusing(Refuses::Never),
+            None => {
+                Finding::warning(End::Source, "clock", format!("{what}: each transaction is held that long"))
+                    .remedy(remedy)
+            }
+        });
+    }
+    if most < -CLOCKS_DIFFER_MAX_US {
+        let what = format!(
+            "is {:.1} s behind the target's, and conflict rules compare commit times: a version of the target counts \
+             as later than one that the source writes up to that long after it",
+            seconds(most)
+        );
+        return Some(Finding::warning(End::Source, "clock", what).remedy(remedy));
+    }
+    None
 }
 
 /// Without deletion memory no row is known to have been deleted.
@@ -126,6 +183,21 @@ mod tests {
         assert!(found[0].what.contains("update_exists=last_update_wins, delete_origin_differs=skip:s.t"));
         assert_eq!(found[0].sql, ["ALTER SYSTEM SET track_commit_timestamp = on"]);
         assert_eq!(found[0].refuses, Refuses::Every);
+    }
+
+    #[test]
+    fn clocks_that_differ_for_certain_are_named_with_what_it_costs() {
+        let max = Some(Duration::from_secs(30));
+        assert!(differing_clocks((-90_000, 2_000_000), max).is_none(), "the answers took too long to tell");
+        let held = differing_clocks((3_200_000, 3_300_000), max).unwrap();
+        assert_eq!((held.severity, held.end), (Severity::Warning, End::Source));
+        assert!(held.what.contains("3.2 s ahead of the target's") && held.what.contains("held"), "{held:?}");
+        let beyond = differing_clocks((31_000_000, 31_100_000), max).unwrap();
+        assert_eq!((beyond.severity, beyond.refuses), (Severity::Cannot, Refuses::Never));
+        assert!(beyond.what.contains("clock_skew_max (30 s)") && beyond.remedy.contains("--clock-skew-max"));
+        assert_eq!(differing_clocks((31_000_000, 31_100_000), None).unwrap().severity, Severity::Warning);
+        let behind = differing_clocks((-5_100_000, -5_000_000), max).unwrap();
+        assert!(behind.what.contains("5.0 s behind the target's"), "{behind:?}");
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Attempt<'_> {
             conflict_rules: settings.conflict_rules.clone(),
             detect_origin_differs: settings.detect_origin_differs,
             conflict_nodes: nodes(ends).await?,
+            clock_skew_max: settings.clock_skew_max,
             retention: self.status.retention().cloned(),
             gate: Arc::clone(self.status.gate()),
             conflict_history: settings.conflict_history_rows > 0,

@@ -73,6 +73,12 @@ pub struct Totals {
     /// Target transactions that were committed before an earlier one.
     #[serde(default)]
     pub out_of_order: u64,
+    /// Transactions that were held until the target's clock had passed their commit time.
+    #[serde(default)]
+    pub clock_held: u64,
+    /// How long they were held together.
+    #[serde(default)]
+    pub clock_held_ms: u64,
     /// Attempts that ended in an error.
     pub errors: u64,
     /// Conflicts by type, in PostgreSQL's names.
@@ -264,6 +270,10 @@ pub struct StatusSnapshot {
     /// What takes long at present; null while everything moves.
     #[serde(default)]
     pub waits_for: Option<WaitsFor>,
+    /// How far the commit time of the transaction that is held is ahead of the target's clock; null
+    /// while none is held.
+    #[serde(default)]
+    pub clock_ahead_seconds: Option<f64>,
     /// Bytes of open transactions in the spool.
     #[serde(default)]
     pub spooled_bytes: u64,
@@ -318,6 +328,7 @@ impl Status {
             flushed: text(flushed),
             last_commit_unix_ms: self.counters.last_commit_time().map(|time| time.unix_micros() / 1_000),
             waits_for: self.waits_for(&lag),
+            clock_ahead_seconds: self.counters.clock.figures().held.map(|held| held.ahead.as_secs_f64()),
             spooled_bytes: self.spooling.held().1,
             failing: self.failing(),
             lag,
@@ -368,7 +379,10 @@ impl Status {
     fn totals(&self) -> Totals {
         let counters = &self.counters;
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let clock = counters.clock.figures();
         Totals {
+            clock_held: clock.transactions,
+            clock_held_ms: u64::try_from(clock.waited.as_millis()).unwrap_or(u64::MAX),
             inserts: get(&counters.inserts),
             updates: get(&counters.updates),
             deletes: get(&counters.deletes),

@@ -13,6 +13,7 @@
 //! | `rows` | a batch is applied one change at a time, for longer than a second |
 //! | `transaction` | a large transaction is applied part by part, for longer than a second |
 //! | `verify` | `pgsluice verify` holds the stream |
+//! | `clock` | a transaction is held for longer than a second until the target's clock has passed its commit time |
 //! | `archive` | decoding waits for WAL, in the archive or on standbys |
 //! | `open` | transactions that are open on the source are in the spool |
 //! | `source` | the source has WAL that it has not sent, for a second; or nothing is behind |
@@ -20,7 +21,7 @@
 
 use std::time::{Duration, Instant};
 
-use apply::{Doing, InHand};
+use apply::{Doing, HeldForClock, InHand};
 use serde::{Deserialize, Serialize};
 
 use super::Status;
@@ -99,6 +100,17 @@ impl WaitsFor {
             wait_event: look.wait_event.as_ref().map(|(kind, name)| format!("{kind}: {name}")),
             ..WaitsFor::plain(stage, what, look.lasts)
         }
+    }
+
+    /// The wait for the target's clock, if it takes long.
+    fn of_clock(held: &HeldForClock) -> Option<WaitsFor> {
+        let HeldForClock { xid, lasts, ahead } = *held;
+        let what = format!(
+            "the target's clock to pass the commit time of transaction {xid}, {:.1} s ahead of it, because a conflict \
+             rule compares commit times: correct the clocks of both servers",
+            ahead.as_secs_f64()
+        );
+        (lasts + ahead >= LONG).then(|| WaitsFor::plain("clock", what, lasts))
     }
 
     /// The wait for what the applier has in hand.
@@ -207,6 +219,9 @@ impl Status {
                 Duration::ZERO,
             ));
         }
+        if let Some(waits) = self.counters.clock.figures().held.and_then(|held| WaitsFor::of_clock(&held)) {
+            return Some(waits);
+        }
         if let Some(awaited) = self.decoded.snapshot().and_then(|own| own.awaited) {
             return Some(WaitsFor::plain("archive", awaited, Duration::ZERO));
         }
@@ -258,6 +273,22 @@ mod tests {
             table: (operation == "UPDATE").then(|| "public.t".to_owned()),
             lasts: Duration::from_secs(5),
         }
+    }
+
+    #[test]
+    fn the_clock_is_named_when_it_holds_for_long() {
+        let of = |lasts, ahead| {
+            let held = HeldForClock {
+                xid: base::Xid(7),
+                lasts: Duration::from_millis(lasts),
+                ahead: Duration::from_millis(ahead),
+            };
+            WaitsFor::of_clock(&held)
+        };
+        assert_eq!(of(400, 500), None);
+        let waits = of(500, 2_500).unwrap();
+        assert_eq!((waits.stage.as_str(), waits.seconds), ("clock", 0.5));
+        assert!(waits.what.contains("transaction 7, 2.5 s ahead of it"), "{waits:?}");
     }
 
     #[test]
