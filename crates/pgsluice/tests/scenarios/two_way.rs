@@ -42,12 +42,20 @@ impl WayBack {
     /// Kills it and starts it again.
     pub(crate) fn kill_and_run(&mut self, s: &Scenario) {
         self.sluice.kill9();
+        self.start_again(s);
+    }
+
+    pub(crate) fn stop(&mut self) {
+        assert!(self.sluice.terminate(Duration::from_secs(5)).unwrap().success());
+    }
+
+    pub(crate) fn start_again(&mut self, s: &Scenario) {
         self.sluice = WayBack::begin(s, &self.environment, &self.arguments);
     }
 
     /// Had a change come back, it would have met an existing or a missing row by now. Conflicts
     /// with rows that were first written on this side are no sign of that.
-    fn met_nothing(&mut self) {
+    pub(crate) fn met_nothing(&mut self) {
         let log = self.sluice.stderr();
         let mut conflicts = log.lines().filter(|line| line.contains("conflict"));
         let are_ordinary = conflicts.all(|line| line.contains("_origin_differs: "));
@@ -88,7 +96,7 @@ impl WayBack {
 
 /// Waits until a query answers `t` on both ends.
 #[track_caller]
-fn wait_until_both(s: &Scenario, back: &WayBack, sql: &str) {
+pub(crate) fn wait_until_both(s: &Scenario, back: &WayBack, sql: &str) {
     let level =
         wait_for("both ends to be level", BOUND, || Ok(s.source_one(sql) == "t" && s.target_one(sql) == "t"));
     assert!(level.is_ok(), "{sql}\n{}\n{}", s.log(0), back.sluice.stderr());

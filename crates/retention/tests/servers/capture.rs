@@ -1,6 +1,6 @@
 //! What is deleted is known, by whom and when, whatever ends in between.
 
-use base::PgTimestamp;
+use base::{Lsn, PgTimestamp};
 use deletions::{Answer, Equality, Identity, Kind, RowKey, Value};
 use retention::{Condition, Unfit};
 use testkit::{Cluster, Major, wait_for};
@@ -154,6 +154,37 @@ fn d1_a_deletion_has_the_origin_and_time_of_its_transaction_and_ours_are_left_ou
         let deleted = capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
         assert_eq!((deleted.origin, deleted.time), (Some(number), PgTimestamp(366 * 86_400_000_000)));
         assert_eq!(capturing.ask(&cluster, by_id(&cluster, "t", "2")), UNSEEN, "our own");
+        capturing.end();
+    });
+}
+
+/// Why the fence forces a flush: a commit that only has a transaction id forces none, although it
+/// is synchronous. A fence that relied on it would answer that the row was never there.
+#[test]
+fn d1_a_fence_by_a_transaction_id_alone_answers_wrongly_and_the_real_one_does_not() {
+    Major::each(1, |major| {
+        let lazy = Cluster::builder(major).setting("wal_level", "logical").setting("wal_writer_delay", "10s");
+        let (cluster, dir) =
+            (lazy.setting("synchronous_commit", "off").start().unwrap(), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        let lsn = |sql: &str| cluster.one(DB, sql).parse::<Lsn>().unwrap();
+        let mut is_shown = false;
+        // The WAL writer may flush between two statements, at its own pace.
+        for id in 1..=5 {
+            let row = by_id(&cluster, "t", &id.to_string());
+            cluster.sql(DB, &format!("DELETE FROM t WHERE id = {id}")).unwrap();
+            let deleted = lsn("SELECT pg_current_wal_insert_lsn()");
+            cluster.sql(DB, "SET synchronous_commit = on; SELECT pg_current_xact_id()").unwrap();
+            let fence = lsn("SELECT pg_current_wal_flush_lsn()");
+            let missed = [(row.clone(), PgTimestamp(i64::MAX))];
+            let asked = capturing.retention.look_up(&missed, fence, PATIENCE);
+            let answer = capturing.runtime.block_on(asked).unwrap()[0];
+            is_shown |= fence < deleted && !matches!(answer, Answer::Deleted(_));
+            capturing.tombstone(&cluster, row);
+            assert!(lsn("SELECT pg_current_wal_flush_lsn()") >= deleted);
+        }
+        assert!(is_shown, "a transaction id has forced a flush each time");
         capturing.end();
     });
 }

@@ -110,6 +110,10 @@ fn d2_only_a_transaction_that_may_be_in_commit_holds_the_horizon() {
             let holds = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
                          WHERE l.locktype = 'transactionid' AND a.query LIKE '%pg_sleep(4)' AND a.wait_event = 'PgSleep'";
             wait_for("the writer", PATIENCE, || Ok(publisher.one(DB, holds) == "1")).unwrap();
+            // No snapshot lists it: its xid is not below their xmax.
+            let newest = "SELECT bool_and(backend_xid::text::bigint >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint) \
+                          FROM pg_stat_activity WHERE query LIKE '%pg_sleep(4)' AND backend_xid IS NOT NULL";
+            assert_eq!(publisher.one(DB, newest), "t");
             let deleted = delete(&target, 2);
             stands_before(&capturing, deleted, |waiting| matches!(waiting, Waiting::Transactions(_)));
             busy.join().unwrap();
