@@ -111,10 +111,12 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
             retention.set_gap(format!("what was remembered before was discarded: {why}"));
         }
         (Opened::Resumed { .. }, None) => {
-            let slot = settings.slot();
-            retention.set_gap(format!(
-                "the target's WAL or the kept catalogs were lost; keep slot {slot}, and see max_slot_wal_keep_size"
-            ));
+            let why = format!(
+                "the target's WAL or the kept catalogs were lost; keep slot {}, and see max_slot_wal_keep_size",
+                settings.slot()
+            );
+            tracing::warn!("what the target deleted before capture begins anew is not known: {why}");
+            retention.set_gap(why);
         }
     }
     let begun = match kept {

@@ -195,6 +195,14 @@ fn d4_a_target_that_fails_over_is_captured_anew() {
         wait_until(s, "capture to be ahead", |own| {
             own["captured_lsn"].as_str().is_some_and(|lsn| position(lsn) >= gone)
         });
+        // What is not durable yet does not outlive the kill, and nothing is ahead then.
+        let durable = format!(
+            "SELECT COALESCE(min(flush_lsn), '0/0') FROM pg_stat_replication
+             WHERE application_name = 'pgsluice {} deletions'",
+            s.name(0)
+        );
+        let is_durable = || Ok(position(&s.target_one(&durable)) >= gone);
+        wait_for("what was captured to be durable", BOUND, is_durable).unwrap();
         fail_over(s, standby);
         s.source("UPDATE t SET v = 'w' WHERE id IN (1, 2)");
         s.run();
