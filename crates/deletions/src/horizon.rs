@@ -88,6 +88,8 @@ pub struct Settings {
     pub status_interval: Duration,
     /// `max_retention_duration`, if that is set.
     pub duration_max: Option<Duration>,
+    /// `retention_interval`, if that is set.
+    pub interval: Option<Duration>,
     /// `wal_segment_size` of the publisher, in bytes.
     pub segment_size: u64,
 }
@@ -226,7 +228,7 @@ impl Horizon {
     /// A horizon that first looks for something to forget after 100 ms.
     #[must_use]
     pub fn new(settings: &Settings, now: Moment) -> Horizon {
-        let interval = Interval::new(settings.status_interval, settings.duration_max);
+        let interval = Interval::new(settings.status_interval, settings.duration_max, settings.interval);
         Horizon {
             segment_size: settings.segment_size,
             interval,

@@ -37,6 +37,7 @@ impl Retaining {
             dir: settings.deletions_dir(),
             bounds,
             status_interval: settings.wal_receiver_status_interval,
+            interval: settings.retention_interval,
             timeout: settings.wal_receiver_timeout,
         });
         status.set_retention(Arc::clone(&retention));

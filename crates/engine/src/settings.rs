@@ -101,6 +101,8 @@ pub struct Settings {
     pub conflict_log_values: bool,
     /// How much of the target's deletions is remembered; `None` if nothing is.
     pub retain_deletions: Option<retention::Bounds>,
+    /// How often deletions that are not needed are forgotten; `None`: as often as rows are deleted.
+    pub retention_interval: Option<Duration>,
     /// Directory of locks, control sockets and spools.
     pub state_dir: PathBuf,
 }

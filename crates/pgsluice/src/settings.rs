@@ -386,6 +386,14 @@ pub(crate) struct Conflicts {
     #[arg(long, default_value = "0", value_name = "DURATION")]
     pub(crate) max_retention_duration: Milliseconds,
 
+    /// Look for deletions that no UPDATE needs any more each time this has passed
+    ///
+    /// 0 looks every 100 ms while rows are deleted, and ever less often while none are, up to
+    /// wal_receiver_status_interval. No interval is longer than max_retention_duration. The target
+    /// keeps no dead rows in any case, so a long interval costs memory and disk of pgsluice only.
+    #[arg(long, default_value = "0", value_name = "DURATION")]
+    pub(crate) retention_interval: Milliseconds,
+
     /// Largest size of the file that remembers deletions
     ///
     /// Half of it is for deletions, about 45 bytes each; the oldest are forgotten first. The file

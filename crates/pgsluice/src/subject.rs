@@ -229,6 +229,7 @@ impl Subject {
                 duration_max: Some(conflicts.max_retention_duration.0).filter(|max| !max.is_zero()),
                 size_bytes_max: Some(conflicts.retention_size_max.0),
             }),
+            retention_interval: Some(conflicts.retention_interval.0).filter(|fixed| !fixed.is_zero()),
             state_dir: self.state_dir.clone(),
         })
     }

@@ -77,6 +77,7 @@ async fn follow(retention: &Retention, publisher: &ConnInfo, applied: &AskApplie
     let of = Settings {
         status_interval: settings.status_interval,
         duration_max: settings.bounds.duration_max,
+        interval: settings.interval,
         segment_size: publisher.segment_size().await?,
     };
     let since = Instant::now();

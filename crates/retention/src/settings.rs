@@ -20,6 +20,9 @@ pub struct Settings {
     pub bounds: Bounds,
     /// Longest time between two reports to the target; zero: only on request.
     pub status_interval: Duration,
+    /// `retention_interval`: how often the horizon looks for something to forget; `None`: as often
+    /// as rows are deleted.
+    pub interval: Option<Duration>,
     /// Longest silence of the target; zero: no limit.
     pub timeout: Duration,
 }

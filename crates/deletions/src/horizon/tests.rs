@@ -21,7 +21,7 @@ struct Test {
 impl Test {
     fn new() -> Test {
         let settings =
-            Settings { status_interval: Duration::from_secs(10), duration_max: None, segment_size: SEGMENT };
+            Settings { status_interval: Duration::from_secs(10), duration_max: None, interval: None, segment_size: SEGMENT };
         Test { horizon: Horizon::new(&settings, Moment::ZERO), now: Moment::ZERO }
     }
 

@@ -44,7 +44,7 @@ pub(crate) struct Wiring {
 
 fn horizon(duration_max: Option<Duration>, now: i64) -> Horizon {
     let settings =
-        Settings { status_interval: Duration::from_secs(10), duration_max, segment_size: 16 << 20 };
+        Settings { status_interval: Duration::from_secs(10), duration_max, interval: None, segment_size: 16 << 20 };
     Horizon::new(&settings, moment(now))
 }
 

@@ -33,6 +33,7 @@ impl Capturing {
             dir: dir.to_owned(),
             bounds: Bounds::default(),
             status_interval: Duration::from_secs(1),
+            interval: None,
             timeout: Duration::from_secs(30),
         };
         let retention = Retention::new(settings);
