@@ -25,7 +25,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use cases::{ablation, catchup, conflicts, copy, decode, lag, publisher_cost, verify};
+use cases::{ablation, catchup, conflicts, copy, decode, lag, publisher_cost, update_deleted, verify};
 use options::{Arm, Bench, Options, Source};
 use report::{Case, Report};
 
@@ -70,6 +70,7 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Ablation => ("ablation", &ablation::STOCK, ablation::run),
         Bench::Conflicts => ("conflicts", &conflicts::STOCK, conflicts::run),
         Bench::Lag => ("lag", &lag::STOCK, lag::run),
+        Bench::UpdateDeleted => ("update-deleted", &update_deleted::STOCK, update_deleted::run),
         Bench::PublisherCost => ("publisher-cost", &publisher_cost::STOCK, publisher_cost::run),
     };
     let report = |cases| Report { bench, stock, cases, settings: lab::rig::settings(options.connections) };

@@ -8,6 +8,9 @@ use testkit::{Major, workspace_dir};
 use crate::cases::decode;
 
 const REPEATS: u32 = 3;
+/// Differences of a few per cent need as many pairs.
+const PAIRS: u32 = 10;
+const PAIRS_QUICK: u32 = 2;
 /// pgsluice's own default.
 const CONNECTIONS: u32 = 4;
 
@@ -31,6 +34,8 @@ pub(crate) enum Bench {
     /// How long after its commit a small transaction is visible on the subscriber, under a steady
     /// load.
     Lag,
+    /// What remembering deletions costs the subscriber's own clients.
+    UpdateDeleted,
     /// The cost of replication for the publisher, and for all ends together, with the source `wal`.
     PublisherCost,
 }
@@ -83,9 +88,15 @@ pub(crate) struct Options {
     /// Transactions of the backlog in `catchup`.
     #[arg(long, value_name = "COUNT")]
     pub(crate) transactions: Option<u64>,
-    /// Runs of each side.
-    #[arg(long, value_name = "COUNT", default_value_t = REPEATS, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) repeats: u32,
+    /// Clients of the subscriber in `update-deleted`.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) clients: Option<u64>,
+    /// Scale of TPC-B in `update-deleted`: 100,000 accounts each.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) scale: Option<u64>,
+    /// Runs of each side; three, but ten in `update-deleted`, and two there with --quick.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeats: Option<u32>,
     /// Connections that copy tables at the same time, on both sides.
     #[arg(long, value_name = "COUNT", default_value_t = CONNECTIONS)]
     pub(crate) connections: u32,
@@ -116,6 +127,15 @@ impl Options {
         is_its && (self.case.is_empty() || self.case.iter().any(|name| name == case))
     }
 
+    /// How often each side runs.
+    pub(crate) fn repeats(&self) -> u32 {
+        self.repeats.unwrap_or(match (self.bench, self.quick) {
+            (Bench::UpdateDeleted, false) => PAIRS,
+            (Bench::UpdateDeleted, true) => PAIRS_QUICK,
+            _ => REPEATS,
+        })
+    }
+
     /// The sides of each repeat, in the order of their runs.
     pub(crate) fn order(&self, repeat: u32) -> Vec<Arm> {
         let mut arms = match (self.only, self.bench, self.source) {
@@ -133,7 +153,8 @@ impl Options {
     /// Whether the figures may go to the documents, where each case replaces its own record.
     pub(crate) fn is_whole(&self) -> bool {
         let sized = self.quick || self.rows.is_some() || self.transactions.is_some();
-        !sized && self.only.is_none() && self.repeats >= REPEATS
+        let sized = sized || self.clients.is_some() || self.scale.is_some();
+        !sized && self.only.is_none() && self.repeats() >= REPEATS
     }
 
     /// The arguments that repeat the measurement, without the place of the result and what to keep.
@@ -145,7 +166,9 @@ impl Options {
         words.extend(self.case.iter().map(|case| format!("--case {case}")));
         words.extend(self.rows.map(|rows| format!("--rows {rows}")));
         words.extend(self.transactions.map(|count| format!("--transactions {count}")));
-        words.extend((self.repeats != REPEATS).then(|| format!("--repeats {}", self.repeats)));
+        words.extend(self.clients.map(|count| format!("--clients {count}")));
+        words.extend(self.scale.map(|scale| format!("--scale {scale}")));
+        words.extend(self.repeats.map(|count| format!("--repeats {count}")));
         words
             .extend((self.connections != CONNECTIONS).then(|| format!("--connections {}", self.connections)));
         words.extend((self.source == Source::Wal).then(|| "--source wal".to_owned()));
@@ -176,7 +199,7 @@ mod tests {
     fn only_whole_runs_go_to_the_documents() {
         assert!(options(&["copy"]).out().ends_with("docs/benchmarks"));
         assert!(options(&["copy", "--major=15", "--case=one-table"]).out().ends_with("docs/benchmarks"));
-        for partial in ["--quick", "--only=ours", "--rows=5", "--repeats=1"] {
+        for partial in ["--quick", "--only=ours", "--rows=5", "--repeats=1", "--scale=3"] {
             assert!(options(&["copy", partial]).out().ends_with("target/benchmarks"), "{partial}");
         }
     }

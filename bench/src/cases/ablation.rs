@@ -146,7 +146,7 @@ fn measure(
         case.what = format!("{}; `{}` beside `{}`", case.what, setup.words.join(" "), group.plain.join(" "));
         cases.push(case);
     }
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         let mut order: Vec<Option<usize>> =
             std::iter::once(None).chain((0..group.setups.len()).map(Some)).collect();
         if !repeat.is_multiple_of(2) {
@@ -155,7 +155,8 @@ fn measure(
         for number in order {
             let words = number.map_or(&group.plain, |number| &group.setups[number].words);
             let run = ready.catch_up(backlog, Arm::Ours, words)?;
-            let described = cases[number.unwrap_or(0)].describe(Arm::Ours, repeat + 1, options.repeats, &run);
+            let described =
+                cases[number.unwrap_or(0)].describe(Arm::Ours, repeat + 1, options.repeats(), &run);
             let setup = number.map_or("plain", |number| &group.setups[number].name);
             say.line(&format!("{name}: {setup}: {described}"));
             match number {

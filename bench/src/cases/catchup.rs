@@ -69,12 +69,12 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
             of_arm.for_each(|compared| compared.case.limit = Some(limit));
         }
     }
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             // The settings that the documents advise for slow storage.
             let words: Vec<String> = backlog.words.iter().map(|word| (*word).to_owned()).collect();
             let run = ready.catch_up(backlog, arm, &words)?;
-            let described = compared[0].case.describe(arm, repeat + 1, options.repeats, &run);
+            let described = compared[0].case.describe(arm, repeat + 1, options.repeats(), &run);
             say.line(&format!("{name}: {described}"));
             compared.iter_mut().for_each(|compared| compared.add(arm, &run));
         }
@@ -340,7 +340,7 @@ fn catch_up(
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
         Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
     };
-    let was = Aftermath::look(rig, backlog)?;
+    let was = Aftermath::look(rig, &backlog.tables)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;
     let compared = || vec!["compared".to_owned()];
     let mut tables = before.map_or_else(|| backlog.tables.clone(), |_| compared());
@@ -351,7 +351,7 @@ fn catch_up(
     if arm == Arm::Native {
         rig.disable()?;
     }
-    run.aftermath = Some(Aftermath::look(rig, backlog)?.since(was));
+    run.aftermath = Some(Aftermath::look(rig, &backlog.tables)?.since(was));
     rig.pair.target.stop(StopMode::Fast)?;
     rig.drop_slots()?;
     Ok(run)

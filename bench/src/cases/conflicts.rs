@@ -147,7 +147,7 @@ fn run_kind(options: &Options, say: &Say, major: Major, kind: &Kind) -> Result<V
     let mut cases: Vec<Case> =
         kind.variants.iter().map(|variant| case(&ready, &backlog, kind, variant)).collect();
     let sides: Vec<Option<usize>> = std::iter::once(None).chain((0..kind.variants.len()).map(Some)).collect();
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         let mut order = sides.clone();
         order.rotate_left(repeat as usize % sides.len());
         for side in order {
@@ -157,7 +157,7 @@ fn run_kind(options: &Options, say: &Say, major: Major, kind: &Kind) -> Result<V
             let words: Vec<String> = kind.words.iter().chain(only).map(|word| (*word).to_owned()).collect();
             let run = ready.catch_up_after(&backlog, &words, sql.as_deref())?;
             let arm = if side.is_some() { Arm::Ours } else { Arm::Native };
-            let described = cases[side.unwrap_or(0)].describe(arm, repeat + 1, options.repeats, &run);
+            let described = cases[side.unwrap_or(0)].describe(arm, repeat + 1, options.repeats(), &run);
             say.line(&format!("{name}, {}: {described}", sql.as_deref().unwrap_or("nothing conflicts")));
             match side {
                 Some(side) => cases[side].ours.push(run),

@@ -91,10 +91,10 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     let mut case = Case::new(shape.case, major, rig.version()?, GOAL, each * tables);
     case.what = format!("{tables} x {each} rows of about 150 bytes, {} connections", options.connections);
     case.curve_label = "MB of table on the subscriber".into();
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let run = copy(&mut rig, shape, arm)?;
-            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
             case.add(arm, run);
         }
     }

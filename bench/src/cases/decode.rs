@@ -264,7 +264,7 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
     case.what = format!("{}; {:.0} MB of WAL", job.what, stage.wal_bytes() / 1e6);
     case.sides = ["walsender", "pgsluice"].map(Into::into);
     say.line(&format!("{name}: {}", case.what));
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         let mut counts = Vec::new();
         let mut runs = Vec::new();
         for arm in options.order(repeat) {
@@ -286,12 +286,12 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
             let run = Run { curve: Vec::new(), ..run };
             say.line(&format!(
                 "{name}: {}, {wall:.2} s of wall time, {rate:.2} GB of WAL per CPU s",
-                case.describe(arm, repeat + 1, options.repeats, &run)
+                case.describe(arm, repeat + 1, options.repeats(), &run)
             ));
             case.add(arm, run);
         }
     }
-    let spilled = stage.spilled()? / 1e6 / f64::from(options.repeats);
+    let spilled = stage.spilled()? / 1e6 / f64::from(options.repeats());
     case.what = format!("{}; the server spilled {spilled:.0} MB in a run", case.what);
     if !case.ours.is_empty() {
         let rate = stage.wal_bytes() / median(case.ours.iter().map(|run| run.seconds)) / 1e9;
@@ -567,14 +567,7 @@ impl Stage {
 fn run_of(cpu: f64, started: Instant, resident_bytes_max: u64) -> Run {
     let wall = started.elapsed().as_secs_f64();
     let spent = Cpu { pgsluice: cpu, ..Cpu::default() };
-    Run {
-        seconds: cpu,
-        cpu: spent,
-        curve: vec![(wall, 0.0)],
-        resident_bytes_max,
-        equal: false,
-        aftermath: None,
-    }
+    Run { seconds: cpu, cpu: spent, curve: vec![(wall, 0.0)], resident_bytes_max, ..Run::default() }
 }
 
 /// Of all files below a directory, in which others come and go.

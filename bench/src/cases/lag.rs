@@ -116,7 +116,7 @@ fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
         case.what = format!("{part} of the visible lag at {:.0} transactions a second", ceiling / 2.0);
         case
     });
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             start_anew(&mut rig)?;
             let sluice = join(&rig, arm)?;
@@ -129,7 +129,7 @@ fn steady(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
             for (case, part) in cases.iter_mut().zip([0.5, 0.99]) {
                 case.version = rig.version()?;
                 let run = Run { seconds: quantile(&lags, part), ..run.clone() };
-                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
                 case.add(arm, run);
             }
         }
@@ -180,7 +180,7 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
         time.as_secs()
     );
     let mut alone = Vec::new();
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let order = case.sides[usize::from(arm == Arm::Ours)].clone();
             rig.words = ["--commit-order", &order].map(str::to_owned).to_vec();
@@ -190,7 +190,10 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
             let (run, lags) = under_load(&rig, sluice.as_ref(), &["t", "beat", "large"], write)?;
             finish(sluice)?;
             let run = Run { seconds: quantile(&lags, 0.99), ..run };
-            say.line(&format!("{name}: {order}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            say.line(&format!(
+                "{name}: {order}: {}",
+                case.describe(arm, repeat + 1, options.repeats(), &run)
+            ));
             case.add(arm, run);
         }
         start_anew(&mut rig)?;

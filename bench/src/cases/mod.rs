@@ -12,4 +12,5 @@ pub(crate) mod decode;
 pub(crate) mod lag;
 pub(crate) mod publisher_cost;
 mod subscriptions;
+pub(crate) mod update_deleted;
 pub(crate) mod verify;

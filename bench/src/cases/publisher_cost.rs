@@ -80,11 +80,11 @@ fn cost(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
         (case.unit, case.wal_bytes) = (unit, wal_bytes);
         case
     });
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let run = ready.catch_up(&backlog, arm, &[])?;
             for case in &mut cases {
-                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
                 case.add(arm, run.clone());
             }
         }
@@ -103,7 +103,7 @@ fn lag(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     case.unit = Unit::Milliseconds;
     case.what =
         format!("median of the visible lag of one small transaction each 5 ms, for {} s", time.as_secs());
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             start_anew(&mut rig)?;
             let sluice = join(&rig, arm)?;
@@ -117,7 +117,7 @@ fn lag(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
                 rig.disable()?;
             }
             let run = Run { seconds: quantile(&lags, 0.5), ..run };
-            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
             case.add(arm, run);
         }
     }
@@ -134,10 +134,10 @@ fn restart(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
     case.source = "wal".to_owned();
     case.unit = Unit::Milliseconds;
     case.what.push_str(&format!("; {:.0} MB of WAL", ready.window.bytes() / 1e6));
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let run = ready.catch_up(&backlog, arm, &[])?;
-            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
             case.add(arm, run);
         }
     }

@@ -68,11 +68,11 @@ pub(crate) fn measure(options: &Options, say: &Say, major: Major) -> Result<Vec<
         );
         cases.push(case);
     }
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let run = run(&mut rig, arm, transactions)?;
             for case in &mut cases {
-                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+                say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
                 case.add(arm, run.clone());
             }
         }
@@ -118,7 +118,7 @@ fn run(rig: &mut Rig, arm: Arm, transactions: u64) -> Result<Run> {
         None => disable(rig)?,
         sluice => finish(sluice)?,
     }
-    Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal, aftermath: None })
+    Ok(Run { seconds, cpu, resident_bytes_max, equal, ..Run::default() })
 }
 
 const STATEMENTS: [&str; SUBSCRIPTIONS] = [

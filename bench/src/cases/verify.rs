@@ -66,10 +66,10 @@ fn run_case(options: &Options, say: &Say, major: Major, shape: &Shape) -> Result
     for arm in options.order(0) {
         compare(&rig, shape, arm, &sluice)?;
     }
-    for repeat in 0..options.repeats {
+    for repeat in 0..options.repeats() {
         for arm in options.order(repeat) {
             let run = compare(&rig, shape, arm, &sluice)?;
-            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats, &run)));
+            say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
             case.add(arm, run);
         }
     }

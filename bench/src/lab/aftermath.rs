@@ -4,10 +4,9 @@
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::lab::backlog::Backlog;
 use crate::lab::rig::{DB, Rig};
 
-/// Figures of the backlog's tables; the difference of two counts.
+/// Figures of tables; the difference of two counts.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Aftermath {
     pub(crate) wal_bytes: f64,
@@ -20,8 +19,8 @@ pub(crate) struct Aftermath {
 
 impl Aftermath {
     /// The writing sessions must have ended: they hand over statistics then.
-    pub(crate) fn look(rig: &Rig, backlog: &Backlog) -> Result<Aftermath> {
-        let names: Vec<String> = backlog.tables.iter().map(|table| format!("'{table}'")).collect();
+    pub(crate) fn look(rig: &Rig, tables: &[String]) -> Result<Aftermath> {
+        let names: Vec<String> = tables.iter().map(|table| format!("'{table}'")).collect();
         let rows = rig.pair.target.sql(
             DB,
             &format!(

@@ -27,7 +27,7 @@ const UPDATES_SCHEMA: &str = "CREATE TABLE t (pk integer PRIMARY KEY, counter in
     filler text DEFAULT repeat('x', 1000)) WITH (fillfactor = 10);";
 
 /// What `pgbench --initialize` makes.
-const TPCB_SCHEMA: &str = "
+pub(crate) const TPCB_SCHEMA: &str = "
     CREATE TABLE pgbench_branches (bid int PRIMARY KEY, bbalance int, filler char(88)) WITH (fillfactor = 100);
     CREATE TABLE pgbench_tellers (tid int PRIMARY KEY, bid int, tbalance int, filler char(84)) WITH (fillfactor = 100);
     CREATE TABLE pgbench_accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84)) WITH (fillfactor = 100);
@@ -246,6 +246,16 @@ pub(crate) fn inserts_slow(options: &Options) -> Backlog {
     }
 }
 
+/// The rows that `pgbench --initialize` writes.
+pub(crate) fn tpcb_rows(scale: u64) -> String {
+    format!(
+        "INSERT INTO pgbench_branches SELECT i, 0, '' FROM generate_series(1, {scale}) i;
+         INSERT INTO pgbench_tellers SELECT i, (i - 1) / 10 + 1, 0, '' FROM generate_series(1, {scale} * 10) i;
+         INSERT INTO pgbench_accounts SELECT i, (i - 1) / {ACCOUNTS_PER_SCALE} + 1, 0, ''
+             FROM generate_series(1, {scale} * {ACCOUNTS_PER_SCALE}) i"
+    )
+}
+
 fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
     let whole = if options.quick { TRANSACTIONS_TPCB_QUICK } else { TRANSACTIONS_TPCB };
     let transactions = options.transactions.unwrap_or(whole);
@@ -254,12 +264,7 @@ fn tpcb(options: &Options, case: &'static str, scale: u64) -> Backlog {
         case,
         what: format!("{transactions} transactions of pgbench TPC-B, scale {scale}, four changed rows each"),
         schema: TPCB_SCHEMA,
-        rows: format!(
-            "INSERT INTO pgbench_branches SELECT i, 0, '' FROM generate_series(1, {scale}) i;
-             INSERT INTO pgbench_tellers SELECT i, (i - 1) / 10 + 1, 0, '' FROM generate_series(1, {scale} * 10) i;
-             INSERT INTO pgbench_accounts SELECT i, (i - 1) / {ACCOUNTS_PER_SCALE} + 1, 0, ''
-                 FROM generate_series(1, {scale} * {ACCOUNTS_PER_SCALE}) i"
-        ),
+        rows: tpcb_rows(scale),
         tables: ["branches", "tellers", "accounts", "history"].map(|name| format!("pgbench_{name}")).to_vec(),
         warm_up: "SELECT sum(abalance) FROM pgbench_accounts WHERE aid > 0",
         script: Script::tpcb(scale),

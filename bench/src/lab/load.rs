@@ -65,6 +65,18 @@ impl Script {
         }
     }
 
+    /// The same, with a deletion of the account in one transaction of ten, which then inserts it
+    /// again.
+    pub(crate) fn tpcb_with_deletions(scale: u64) -> Script {
+        let mut script = Script::tpcb(scale);
+        script.variables.push(("dice", Value::Random { from: 1, to: 10 }));
+        script.statements.extend([
+            "DELETE FROM pgbench_accounts WHERE aid = :aid AND :dice = 10",
+            "INSERT INTO pgbench_accounts SELECT :aid::int, :bid::int, :delta::int, '' WHERE :dice = 10",
+        ]);
+        script
+    }
+
     /// As pgbench reads it.
     fn text(&self) -> String {
         let mut text = String::new();
@@ -106,18 +118,15 @@ pub(crate) enum Amount {
     Transactions(u64),
     /// A rate per second, for some time.
     Rate { per_second: f64, time: Duration },
+    /// As fast as the server can, for some time.
+    Time(Duration),
 }
 
 /// Runs `script` against the server at `port`.
 pub(crate) fn write(port: u16, script: &Script, amount: Amount) -> Result<Written> {
     let started = Instant::now();
     let (by, transactions) = if is_installed() {
-        run_pgbench(port, script, amount)?;
-        let transactions = match amount {
-            Amount::Transactions(count) => each(count, script) * script.sessions,
-            Amount::Rate { per_second, time } => (per_second * time.as_secs_f64()) as u64,
-        };
-        ("pgbench", transactions)
+        ("pgbench", run_pgbench(port, script, amount)?)
     } else {
         ("own sessions", run_sessions(port, script, amount)?)
     };
@@ -139,7 +148,8 @@ fn is_installed() -> bool {
     quiet.is_ok_and(|status| status.success())
 }
 
-fn run_pgbench(port: u16, script: &Script, amount: Amount) -> Result<()> {
+/// Runs the script in pgbench. Returns the number of transactions.
+fn run_pgbench(port: u16, script: &Script, amount: Amount) -> Result<u64> {
     let mut command = Command::new("pgbench");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name);
@@ -151,6 +161,7 @@ fn run_pgbench(port: u16, script: &Script, amount: Amount) -> Result<()> {
         Amount::Rate { per_second, time } => {
             command.arg(format!("--rate={per_second:.1}")).arg(format!("--time={}", time.as_secs()))
         }
+        Amount::Time(time) => command.arg(format!("--time={}", time.as_secs())),
     };
     command.args(["--host=127.0.0.1", "--username=postgres"]).arg(format!("--port={port}"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -161,7 +172,14 @@ fn run_pgbench(port: u16, script: &Script, amount: Amount) -> Result<()> {
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "pgbench ended with {}: {said}", output.status);
-    Ok(())
+    done(&String::from_utf8_lossy(&output.stdout)).context("pgbench does not say how much it did")
+}
+
+/// The number of transactions in what pgbench prints; before a slash, if their number was given.
+fn done(said: &str) -> Option<u64> {
+    let count =
+        said.lines().find_map(|line| line.strip_prefix("number of transactions actually processed: "))?;
+    count.split('/').next()?.trim().parse().ok()
 }
 
 /// Runs the script in sessions. Returns the number of transactions.
@@ -198,6 +216,14 @@ async fn session(port: u16, script: Script, amount: Amount) -> Result<u64> {
             let (started, mut count) = (Instant::now(), 0);
             while started.elapsed() < time {
                 ticks.tick().await;
+                transaction.run(&client).await?;
+                count += 1;
+            }
+            Ok(count)
+        }
+        Amount::Time(time) => {
+            let (started, mut count) = (Instant::now(), 0);
+            while started.elapsed() < time {
                 transaction.run(&client).await?;
                 count += 1;
             }
@@ -265,6 +291,15 @@ impl Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_pgbench_did_is_in_its_report() {
+        let said =
+            |count| format!("scaling factor: 1\nnumber of transactions actually processed: {count}\ntps = 5");
+        assert_eq!(done(&said("2710")), Some(2_710));
+        assert_eq!(done(&said("90/100")), Some(90));
+        assert_eq!(done("pgbench: error"), None);
+    }
 
     #[test]
     fn a_script_reads_as_pgbench_wants_it() {

@@ -23,9 +23,12 @@ const RUN_BOUND: Duration = Duration::from_secs(3600);
 const STOP_BOUND: Duration = Duration::from_secs(10);
 
 /// What one run showed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
+    /// How many were counted, where a run lasts for some time.
+    #[serde(default)]
+    pub(crate) transactions: u64,
     pub(crate) cpu: Cpu,
     /// Seconds since the start, and the quantity the case's plot shows; not kept, the plot is.
     #[serde(skip)]
@@ -76,7 +79,7 @@ pub(crate) fn measure(
         pgsluice: sluice.as_ref().map_or(0.0, Sluice::cpu_seconds),
     };
     let resident_bytes_max = sluice.as_ref().map_or(0, Sluice::resident_bytes_max);
-    Ok((Run { seconds, cpu, curve, resident_bytes_max, equal: false, aftermath: None }, sluice))
+    Ok((Run { seconds, cpu, curve, resident_bytes_max, ..Run::default() }, sluice))
 }
 
 /// Ends pgsluice in order, if it was started.
@@ -99,7 +102,7 @@ pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, b
         subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
         pgsluice,
     };
-    Ok(Run { seconds, cpu, curve: Vec::new(), resident_bytes_max, equal, aftermath: None })
+    Ok(Run { seconds, cpu, resident_bytes_max, equal, ..Run::default() })
 }
 
 /// The middle one, or the mean of the two in the middle; 0 of none.

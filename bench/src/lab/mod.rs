@@ -4,7 +4,7 @@
 //!   the subscriber slow storage.
 //! - The load: [`backlog`] lists what is written, and [`load`] writes it.
 //! - The instruments: [`measure`] runs the clock, [`cpu`] counts CPU seconds, and [`probe`] is the
-//!   session that samples. [`aftermath`] is what a run left behind, and [`limit`] is what the
+//!   session that samples. [`pairs`] has the interval of a ratio. [`aftermath`] is what a run left behind, and [`limit`] is what the
 //!   servers alone can do. [`machine`] names the measured program.
 //!
 //! Nothing here knows a benchmark by name; `cases` has what is measured.
@@ -16,6 +16,7 @@ pub(crate) mod limit;
 pub(crate) mod load;
 pub(crate) mod machine;
 pub(crate) mod measure;
+pub(crate) mod pairs;
 pub(crate) mod probe;
 pub(crate) mod rig;
 pub(crate) mod slow;

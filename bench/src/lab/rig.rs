@@ -4,6 +4,8 @@
 //! it is removed with the cluster. Slots on the publisher return in the same way: no run streams
 //! from a *parked* slot, and each run gets a copy of it.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -115,10 +117,18 @@ impl Rig {
 
     /// Starts the subscriber from the image `name`.
     pub(crate) fn restore(&mut self, name: &str) -> Result<()> {
+        self.restore_with(name, "")
+    }
+
+    /// The same, with other `settings`: lines of a configuration file.
+    pub(crate) fn restore_with(&mut self, name: &str, settings: &str) -> Result<()> {
         self.pair.target.stop(StopMode::Fast)?;
         let data = self.pair.target.data_dir();
         std::fs::remove_dir_all(&data).context("removing the subscriber's data directory")?;
         copy_tree(&self.image(name), &data)?;
+        // This file is read last.
+        let mut file = OpenOptions::new().append(true).open(data.join("postgresql.auto.conf"))?;
+        file.write_all(settings.as_bytes())?;
         let state = self.pair.state_dir();
         std::fs::remove_dir_all(state).context("removing pgsluice's directory")?;
         copy_tree(&self.image_of_state(name), state)?;

@@ -20,6 +20,8 @@ use crate::lab::measure::{Run, median};
 pub(crate) enum Unit {
     /// More is better.
     RowsPerSecond,
+    /// As many as a run counted in its time; more is better.
+    TransactionsPerSecond,
     /// Of a run's `seconds`; less is better.
     Milliseconds,
     /// CPU seconds of walsenders for a gigabyte of WAL; less is better.
@@ -34,21 +36,27 @@ impl Unit {
     pub(super) fn name(self) -> &'static str {
         match self {
             Unit::RowsPerSecond => "rows/s",
+            Unit::TransactionsPerSecond => "tx/s",
             Unit::Milliseconds => "ms",
             Unit::WalsenderPerGigabyte => "CPU s/GB",
             Unit::WalsenderPerMillion | Unit::PipelinePerMillion => "CPU s/million",
         }
     }
 
+    /// Whether more is better.
+    fn is_rate(self) -> bool {
+        matches!(self, Unit::RowsPerSecond | Unit::TransactionsPerSecond)
+    }
+
     pub(super) fn digits(self) -> i32 {
-        if self == Unit::RowsPerSecond { 0 } else { 3 }
+        if self.is_rate() { 0 } else { 3 }
     }
 
     pub(super) fn show(self, value: f64) -> String {
-        match self {
-            Unit::RowsPerSecond => format!("{} {}", grouped(value), self.name()),
-            _ => format!("{value:.2} {}", self.name()),
+        if self.is_rate() {
+            return format!("{} {}", grouped(value), self.name());
         }
+        format!("{value:.2} {}", self.name())
     }
 }
 
@@ -89,6 +97,21 @@ pub(crate) struct Case {
     pub(crate) sides: [Cow<'static, str>; 2],
     pub(crate) stock: Vec<Run>,
     pub(crate) ours: Vec<Run>,
+    /// What was wanted beside the ratio, and what came out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) goals: Vec<Goal>,
+    /// A table of further figures; its first row is the head.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) further: Vec<Vec<String>>,
+}
+
+/// A goal that is no ratio of medians.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Goal {
+    pub(crate) what: String,
+    pub(crate) goal: String,
+    pub(crate) measured: String,
+    pub(crate) met: bool,
 }
 
 impl Case {
@@ -112,6 +135,8 @@ impl Case {
             sides: [Arm::Native.name().into(), "pgsluice".into()],
             stock: Vec::new(),
             ours: Vec::new(),
+            goals: Vec::new(),
+            further: Vec::new(),
         }
     }
 
@@ -142,6 +167,7 @@ impl Case {
         let walsender = run.cpu.publisher.get(WALSENDER).copied().unwrap_or(0.0);
         match self.unit {
             Unit::RowsPerSecond => self.rows as f64 / run.seconds,
+            Unit::TransactionsPerSecond => run.transactions as f64 / run.seconds,
             Unit::Milliseconds => run.seconds * 1e3,
             Unit::WalsenderPerGigabyte => walsender / (self.wal_bytes / 1e9),
             Unit::WalsenderPerMillion => walsender / (self.rows as f64 / 1e6),
@@ -159,10 +185,7 @@ impl Case {
 
     pub(super) fn ratio(&self) -> Option<f64> {
         let (stock, ours) = (self.median(&self.stock)?, self.median(&self.ours)?);
-        Some(match self.unit {
-            Unit::RowsPerSecond => ours / stock,
-            _ => stock / ours,
-        })
+        Some(if self.unit.is_rate() { ours / stock } else { stock / ours })
     }
 
     /// Rows per second that no side which writes every change can exceed on this machine.

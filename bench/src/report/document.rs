@@ -8,7 +8,7 @@ use bench_report::table::{DASH, aligned, grouped, row};
 use bench_report::wrap::wrapped;
 
 use super::medians::{aftermath, kinds};
-use super::{Case, Report, distinct};
+use super::{Case, Goal, Report, distinct};
 use crate::lab::cpu::Cpu;
 use crate::lab::limit::Limit;
 use crate::lab::measure::{Run, median};
@@ -31,6 +31,10 @@ impl Report {
                 "\nWhat the runs left on the subscriber (medians). MB are growth; autovacuum was off.\n\n",
             );
             text.push_str(&left);
+        }
+        if let Some(goals) = self.goals() {
+            text.push_str("\nGoals beside the ratio.\n\n");
+            text.push_str(&goals);
         }
         text
     }
@@ -64,6 +68,13 @@ impl Report {
         let head =
             row(["case", "side", "updates", "heap-only", "dead rows", "indexes MB", "tables MB", "WAL MB"]);
         let rows = with_head(head, self.cases.iter().flat_map(Case::aftermath_rows));
+        (rows.len() > 1).then(|| aligned(&rows))
+    }
+
+    /// What was wanted beside the ratio; `None` if that was nothing.
+    fn goals(&self) -> Option<String> {
+        let head = row(["case", "figure", "goal", "measured", "met"]);
+        let rows = with_head(head, self.cases.iter().flat_map(Case::goal_rows));
         (rows.len() > 1).then(|| aligned(&rows))
     }
 
@@ -137,6 +148,9 @@ impl Report {
         if let Some(bytes) = resident.filter(|bytes| *bytes > 0) {
             writeln!(text, "pgsluice used at most {:.0} MB of resident memory.\n", bytes as f64 / 1e6)?;
         }
+        if !case.further.is_empty() {
+            writeln!(text, "{}", aligned(&case.further))?;
+        }
         if case.has_curve() {
             writeln!(text, "![{} over time]({})\n", case.curve_label, self.plot_name(case))?;
         }
@@ -171,6 +185,14 @@ impl Case {
             .filter(|(_, runs)| !runs.is_empty())
             .map(|(side, runs)| cpu_row(&self.name, side, runs))
             .collect()
+    }
+
+    fn goal_rows(&self) -> Vec<Vec<String>> {
+        let met = |met| if met { "yes" } else { "NO" }.to_owned();
+        let cells = |of: &Goal| {
+            vec![self.name.clone(), of.what.clone(), of.goal.clone(), of.measured.clone(), met(of.met)]
+        };
+        self.goals.iter().map(cells).collect()
     }
 
     /// For each side, what its runs left.

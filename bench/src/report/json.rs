@@ -71,6 +71,9 @@ impl Case {
             value["written_by"] = json!(written.by);
             value["publisher_ratio"] = json!(self.of_publisher().map(|ratio| rounded(ratio, 3)));
         }
+        if !self.goals.is_empty() {
+            value["goals"] = json!(self.goals);
+        }
         value
     }
 }

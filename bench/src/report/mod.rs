@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-pub(crate) use case::{Case, Unit};
+pub(crate) use case::{Case, Goal, Unit};
 
 /// What pgsluice is compared with.
 pub(crate) struct Stock {
@@ -113,21 +113,13 @@ fn distinct<'t>(texts: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
 #[cfg(test)]
 pub(crate) mod tests {
     use crate::Arm;
-    use crate::lab::cpu::Cpu;
     use crate::lab::measure::Run;
     use testkit::Major;
 
     use super::*;
 
     pub(super) fn run(seconds: f64) -> Run {
-        Run {
-            seconds,
-            cpu: Cpu::default(),
-            curve: vec![(seconds, 0.0)],
-            resident_bytes_max: 1,
-            equal: true,
-            aftermath: None,
-        }
+        Run { seconds, curve: vec![(seconds, 0.0)], resident_bytes_max: 1, equal: true, ..Run::default() }
     }
 
     /// Native took 3 seconds in the median, ours 1, for 1,000 rows.
