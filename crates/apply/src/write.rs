@@ -205,7 +205,7 @@ impl Writer {
             }
             if let Some((table, folding)) = &mut writing.fold {
                 if let Some((statement, paced)) =
-                    folding.next(table, self, &hand, writing.telling.as_mut())?
+                    folding.next_statement(table, self, &hand, writing.telling.as_mut())?
                 {
                     writing.paced = paced;
                     return Ok(Some(statement));
@@ -551,7 +551,7 @@ impl Folding {
 
     /// The next statement, of at most about [`Writer::piece`] bytes, and whether it is paced
     /// ([`Writing::is_paced`]).
-    fn next(
+    fn next_statement(
         &mut self,
         table: &Arc<Table>,
         writer: &mut Writer,

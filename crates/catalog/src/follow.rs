@@ -28,7 +28,7 @@ pub struct Followed {
     /// The top-level transaction whose own answers are void, because it changed something or took
     /// something back.
     pub own: Option<Xid>,
-    /// Changes to files that were unknown when they were read ([`Catalog::keep_unknown`]) and are
+    /// Changes to files that were unknown when they were read ([`Catalog::check_at_commit`]) and are
     /// known now that their transaction commits.
     pub resolved: Vec<(Lsn, RelFileLocator)>,
     /// The record's top-level transaction, if the record names one ([`Record::top_level_xid`]).
@@ -443,10 +443,10 @@ impl Catalog {
         }
     }
 
-    /// Keeps a change to files that no relation has, according to [`crate::View::files`]. If no
+    /// Notes a change to files that no relation has, according to [`crate::View::files`]. If no
     /// relation has them when the transaction commits, following stops there. If the transaction
     /// aborts, nothing happened.
-    pub fn keep_unknown(&mut self, record: &Record<'_>, locator: RelFileLocator) {
+    pub fn check_at_commit(&mut self, record: &Record<'_>, locator: RelFileLocator) {
         let (lsn, xid) = (record.lsn(), record.xid());
         let top = self.transactions.top(xid);
         self.transactions.open(top).unknown.push(Unknown { locator, lsn, xid });

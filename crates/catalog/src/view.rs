@@ -26,7 +26,7 @@ pub enum Files {
     Rewrite(Oid),
     /// Files of a database that is not followed.
     Elsewhere,
-    /// Files of this database that no relation has; see [`Catalog::keep_unknown`].
+    /// Files of this database that no relation has; see [`Catalog::check_at_commit`].
     Unknown,
 }
 

@@ -41,7 +41,7 @@ pub use settings::{
 };
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
-    LagFigures, LastError, Phase, PrefetchSnapshot, Refresh, RetainedSnapshot, SchemaSnapshot, Status,
+    LagFigures, LastError, Pause, Phase, PrefetchSnapshot, Refresh, RetainedSnapshot, SchemaSnapshot, Status,
     StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

@@ -32,6 +32,7 @@ mod snapshot;
 mod turns;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use base::Lsn;
 use source::end::SourceEnd;
@@ -50,7 +51,7 @@ use crate::error::{Error, Kind};
 use crate::repeated::tell_when_over;
 use crate::retaining::Retaining;
 use crate::retry::{Backoff, Verdict, verdict};
-use crate::status::Failing;
+use crate::status::{Failing, Pause};
 use crate::{Direction, Phase, Settings, Status, preflight, statistics, target_schema};
 
 /// Runs one subscription until `stop`. Subscriptions that get the same `passes`, follow the same
@@ -132,7 +133,7 @@ async fn run_attempts(
             }),
         );
         status.record_error(told);
-        status.set_phase(Phase::Waiting);
+        status.set_waiting(Pause::Retry(Instant::now() + wait));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.cancelled() => {}

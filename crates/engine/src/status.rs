@@ -64,7 +64,7 @@ pub use self::snapshot::{
 };
 pub use self::standstill::Blocked;
 pub(crate) use self::standstill::{Motion, Standstill};
-pub use self::waits::WaitsFor;
+pub use self::waits::{Pause, WaitsFor};
 
 /// The figures that all stages of one pipeline share.
 #[derive(Debug)]
@@ -72,6 +72,8 @@ pub struct Status {
     subscription: SubscriptionName,
     started_at: PgTimestamp,
     phase: AtomicU8,
+    /// Why the phase is `Waiting`.
+    pause: Mutex<Option<Pause>>,
     streaming: AtomicBool,
     /// Each attempt has its own. Positions only move forward, but after a crash of the target fewer
     /// changes may be applied than before.
@@ -122,6 +124,7 @@ impl Status {
             subscription,
             started_at: PgTimestamp::now(),
             phase: AtomicU8::new(Phase::Starting as u8),
+            pause: Mutex::default(),
             streaming: AtomicBool::new(false),
             progress: Mutex::default(),
             copy: Arc::default(),
@@ -236,7 +239,14 @@ impl Status {
         &self.gate
     }
 
-    /// Sets the phase. Once the pipeline is stopping, it can only become stopped.
+    /// Sets the phase to `Waiting`, for this reason.
+    pub fn set_waiting(&self, pause: Pause) {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = Some(pause);
+        self.set_phase(Phase::Waiting);
+    }
+
+    /// Sets the phase; [`Status::set_waiting`] sets `Waiting`. Once the pipeline is stopping, it can
+    /// only become stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
             self.decoded.set_looking(false);

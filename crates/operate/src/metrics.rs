@@ -389,7 +389,7 @@ mod tests {
         status.note_source_end(base::Lsn::new(1_000));
         status.progress().advance_received(base::Lsn::new(900));
         status.progress().advance_flushed(base::Lsn::new(900));
-        status.set_phase(engine::Phase::Waiting);
+        status.set_waiting(engine::Pause::Retry(std::time::Instant::now()));
         status.set_failing(Some(engine::Failing { since_unix_ms: 1, attempts: 3 }));
         let stop = CancellationToken::new();
         let any_port = "127.0.0.1:0".parse().unwrap();

@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// given. It also uses its source, if the target's role may read the connection string. After
     /// an interruption, repeat the command; later starts use run. release hands everything back.
     Adopt(Box<AdoptArgs>),
-    /// Hand an adopted subscription back to its native owner and enable that
+    /// Hand an adopted subscription back to native replication, and enable it there
     ///
     /// Stops the process that runs it on this machine. Moves the native subscription's position to
     /// exactly the place that pgsluice reached, gives it its slot again, and enables it. Removes
@@ -54,13 +54,14 @@ pub(crate) enum Command {
     /// Show what a subscription is doing and how far behind it is
     ///
     /// Asks the running process. If none runs on this machine, reads the state on the target and
-    /// the slot on the source.
+    /// the slot on the source. The exit code is 0 if the subscription runs here, and 5 if not.
     Status(StatusArgs),
-    /// List the conflicts that the target's history has, or explain one
+    /// List the conflicts that were recorded on the target, or explain one
     ///
-    /// Reads the target, whether the subscription runs or not. Lists the newest first. --id prints
-    /// all about one conflict: who wrote what and when, what was done and why, and the SQL that
-    /// would undo it. The SQL needs values, which are recorded with --conflict-log-values.
+    /// Reads the target, whether the subscription runs or not. Lists the newest first. --id
+    /// explains one conflict: who wrote what and when, what pgsluice did and why, and the SQL that
+    /// would undo it. The SQL needs the rows' values, which pgsluice records only with
+    /// --conflict-log-values.
     Conflicts(ConflictsArgs),
     /// Ask the running process to end, and wait until it has ended
     Stop(StopAllArgs),
@@ -70,11 +71,11 @@ pub(crate) enum Command {
     /// look now. The command prints which tables are replicated, which are being copied while the
     /// others continue, and which cannot be replicated, with the reason. The exit code is 6 if
     /// there are any of these.
-    Refresh(StopArgs),
+    Refresh(RefreshArgs),
     /// Skip one transaction that cannot be applied
     ///
     /// Like ALTER SUBSCRIPTION ... SKIP: skips the whole transaction, whatever else it changed. The
-    /// log has its LSN with the error.
+    /// error in the log names the transaction's commit LSN.
     Skip(SkipArgs),
     /// Allow run to empty tables and copy them again, after decoding of the source's WAL failed
     ///
@@ -88,7 +89,7 @@ pub(crate) enum Command {
     Enable(EndsArgs),
     /// Stop the subscription and refuse to run it until it is enabled
     Disable(EndsArgs),
-    /// Remove slot, replication origins and state from both servers
+    /// Remove a subscription: its slot, replication origins and state on both servers
     ///
     /// The tables on the target and their rows stay. The command may be repeated: an object that is
     /// gone already is not an error. It refuses an adopted subscription, which release hands back.
@@ -114,8 +115,8 @@ pub(crate) enum Command {
     /// Prints what committed: every change of every table, or the changes that publications
     /// publish. text has one line per change, with LSN, transaction, operation, table and columns.
     /// json has one object per line, with values as text. pgoutput has the messages that a slot
-    /// would send; before each stand its length (4 bytes), LSN (8) and transaction (4), all
-    /// big-endian. The catalogs come from the source, or from a file of `pgsluice catalog export`,
+    /// would send, each after its length (4 bytes), LSN (8) and transaction ID (4), all big-endian.
+    /// The catalogs come from the source, or from a file of `pgsluice catalog export`,
     /// and decode follows them through the WAL from then on. So it needs the WAL from the place
     /// that the export names. It leaves out transactions that ended before the catalogs were read.
     Decode(DecodeArgs),
@@ -232,7 +233,7 @@ pub(crate) struct ConflictsArgs {
     /// Only conflicts that this rule decided, such as keep_local
     #[arg(long, value_name = "RESOLUTION")]
     pub(crate) resolution: Option<Resolution>,
-    /// Most conflicts to list
+    /// Largest number of conflicts to list
     #[arg(long, default_value = "20", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
     /// Print one JSON object per conflict and line
@@ -251,7 +252,17 @@ pub(crate) struct StopAllArgs {
     pub(crate) one: StopArgs,
 }
 
-/// `refresh`, and `stop` but for its directions
+/// `refresh`
+#[derive(Debug, Args)]
+pub(crate) struct RefreshArgs {
+    /// How long to wait until the process has looked
+    #[arg(long, default_value = "10s", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+/// `stop`, but for its directions
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// How long to wait for the process to end

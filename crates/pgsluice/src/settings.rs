@@ -137,7 +137,8 @@ pub(crate) struct Stream {
     ///
     /// This also holds for a connection to the target whose backend waits for pgsluice. A backend
     /// that waits for a lock may take any time. With `wal_stream = off`, a segment of the archive
-    /// may be wrong for this long although others follow it. 0 waits without limit.
+    /// may stay damaged or incomplete for this long although later ones are there. 0 waits without
+    /// limit.
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) wal_receiver_timeout: Milliseconds,
 
@@ -243,7 +244,7 @@ pub(crate) struct Apply {
     #[arg(long, default_value = "off", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) disable_on_error: OnOff,
 
-    /// Most rows to write as one batch
+    /// Largest number of rows to write as one batch
     ///
     /// While the target keeps up, pgsluice writes each transaction by itself, whatever this value
     /// is. While the target is behind, pgsluice folds changes as they come: a row that changes a
@@ -251,7 +252,7 @@ pub(crate) struct Apply {
     #[arg(long, default_value = "100000", value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_rows_max: u32,
 
-    /// Most bytes to write as one batch
+    /// Largest number of bytes to write as one batch
     ///
     /// A batch takes about two and a half times as much memory. The changes as they came wait in
     /// the spool directory until the batch is committed, at most 1 GB.
@@ -333,9 +334,9 @@ pub(crate) struct Conflicts {
 
     /// Report rows that somebody else wrote last as update_origin_differs and delete_origin_differs
     ///
-    /// As native apply does, only while the target has `track_commit_timestamp = on`: without it
-    /// nobody knows who wrote a row. With `off`, pgsluice asks only if a rule is set that needs to
-    /// know it.
+    /// Like native apply, pgsluice finds such rows only while the target has
+    /// `track_commit_timestamp = on`. With `off`, it looks for them only if a rule for conflicts
+    /// needs to know who wrote a row.
     #[arg(long, default_value = "on", default_missing_value = "on", num_args = 0..=1, value_name = "on|off")]
     pub(crate) detect_origin_differs: OnOff,
 
@@ -350,7 +351,7 @@ pub(crate) struct Conflicts {
     #[arg(long, default_value = "30d", value_name = "DURATION")]
     pub(crate) conflict_history_age: Seconds,
 
-    /// Most conflicts that the history on the target keeps; the oldest go first
+    /// Largest number of conflicts that the history on the target keeps; the oldest go first
     ///
     /// 0 keeps none.
     #[arg(long, default_value = "1000000", value_name = "COUNT")]
@@ -602,7 +603,21 @@ pub(crate) fn with_other_names(command: Command) -> Command {
     command.mut_subcommands(|command| annotated(command, &table))
 }
 
+/// How to write a duration and a size, below the options of each command that takes one.
+const UNITS: &str = "\
+DURATION  a number with us, ms, s, min, h or d, such as 90s or 1.5min
+SIZE      a number with B, kB, MB, GB or TB, such as 64MB; a kB has 1024 bytes
+
+A number without a unit counts what `pgsluice config-reference` says for the setting;
+--timeout and --snapshot-max then count seconds, --chunk-bytes counts bytes.";
+
 fn annotated(command: Command, table: &[Setting]) -> Command {
+    let has_unit = command
+        .get_arguments()
+        .filter_map(clap::Arg::get_value_names)
+        .flatten()
+        .any(|name| matches!(name.as_str(), "DURATION" | "SIZE"));
+    let command = if has_unit { command.after_help(UNITS) } else { command };
     command
         .mut_args(|arg| match table.iter().find(|setting| setting.key == arg.get_id().as_str()) {
             Some(setting) if arg.get_long() == Some(&setting.flag()[2..]) => {

@@ -48,10 +48,10 @@ struct ZoneTable {
 }
 
 impl TimeZone {
-    /// Reads a zone from a file of the tz database.
+    /// Reads a zone from a TZif file, the compiled form of the tz database.
     ///
     /// # Errors
-    /// When `bytes` are not such a file of version 2 or later, or the file counts leap seconds.
+    /// When `bytes` are not a TZif file of version 2 or later, or the file counts leap seconds.
     pub fn from_tzif(bytes: &[u8]) -> Result<Self> {
         ZoneTable::read(bytes).map(|table| TimeZone::File(ZoneFile(Arc::new(table))))
     }

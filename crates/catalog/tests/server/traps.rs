@@ -424,7 +424,7 @@ fn w1_unknown_files_stop_at_commit_and_only_there() {
                 let is_insert =
                     matches!(decode::decode(record).unwrap().what, What::Insert(insert) if insert.is_logical);
                 if is_insert {
-                    catalog.keep_unknown(record, nobodys);
+                    catalog.check_at_commit(record, nobodys);
                     kept += 1;
                 }
             });

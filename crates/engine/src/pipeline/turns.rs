@@ -1,9 +1,11 @@
 //! Where the two directions of a pair wait for each other; see [`crate::direction`].
 
+use std::time::Instant;
+
 use super::attempt::{Attempt, Ends, Past};
 use super::first_copy::is_over;
-use crate::Phase;
 use crate::error::Error;
+use crate::status::Pause;
 
 impl Attempt<'_> {
     /// Looks at both ends and checks them. The direction back looks when forth has created the
@@ -45,7 +47,8 @@ impl Attempt<'_> {
         if direction.is_other_set_up() {
             return Ok(false);
         }
-        self.status.set_phase(Phase::Waiting);
+        let name_of_other = direction.other_name().clone();
+        self.status.set_waiting(Pause::OtherCopy { name: name_of_other, since: Instant::now() });
         tracing::info!(
             subscription = %name,
             "waits until the first copy of subscription \"{}\" is over",

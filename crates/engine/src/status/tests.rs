@@ -1,5 +1,7 @@
 //! Lag figures: what adds up, and what a quiet hour must not do.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 const SECOND: i64 = 1_000_000;
@@ -74,8 +76,21 @@ fn a_stream_that_stands_says_what_it_waits_for() {
     status.note_source_end_at(Lsn::new(1_500), at(0));
     assert_eq!(stage(&status, 0), None, "it may come at any moment");
     assert_eq!(stage(&status, 10), Some(("source".to_owned(), 10.0)));
-    status.set_phase(Phase::Waiting);
-    assert_eq!(stage(&status, 10), Some(("retry".to_owned(), 0.0)));
+}
+
+#[test]
+fn a_pipeline_that_pauses_says_why_and_until_when() {
+    let status = status();
+    let what = |status: &Status| status.snapshot().waits_for.unwrap().what;
+    status.record_error("the source was lost: connection refused");
+    status.set_waiting(Pause::Retry(Instant::now() + Duration::from_secs(60)));
+    let told = what(&status);
+    assert!(told.starts_with("the next attempt, in 5") || told.contains("in 60.0 s"), "{told}");
+    assert!(told.ends_with("because the last one failed: the source was lost: connection refused"), "{told}");
+    status.set_waiting(Pause::OtherCopy { name: "a_to_b".parse().unwrap(), since: Instant::now() });
+    assert_eq!(what(&status), "the end of the first copy of subscription \"a_to_b\"");
+    status.set_phase(Phase::Starting);
+    assert_eq!(status.snapshot().waits_for, None);
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //!
 //! | stage | when |
 //! |---|---|
+//! | `retry` | an attempt failed, and the next one has not begun |
+//! | `copy` | the other direction of a pair makes its first copy |
 //! | `lock` | a session of ours waits for a lock on either end |
 //! | `spool` | the disk under the spool has been waited for, for a second |
 //! | `statement`, `commit`, `network` | the target has one in hand for longer than a second; the server says which, and what it waits for |
@@ -22,6 +24,7 @@
 use std::time::{Duration, Instant};
 
 use apply::{Doing, HeldForClock, InHand};
+use base::SubscriptionName;
 use serde::{Deserialize, Serialize};
 
 use super::Status;
@@ -35,6 +38,21 @@ use crate::byte_size::ByteSize;
 const LONG: Duration = Duration::from_secs(1);
 /// A server's answer is out of date after this.
 const FRESH: Duration = Duration::from_secs(4);
+
+/// Why a pipeline is in [`Phase::Waiting`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pause {
+    /// An attempt ended with an error. The next one begins at this time, or earlier where somebody
+    /// skips the transaction.
+    Retry(Instant),
+    /// The other subscription of a pair makes the first copy.
+    OtherCopy {
+        /// Its name.
+        name: SubscriptionName,
+        /// When this pipeline began to wait.
+        since: Instant,
+    },
+}
 
 /// What a pipeline waits for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -159,11 +177,27 @@ impl Status {
             Phase::CatchingUp | Phase::Streaming => {
                 self.lock_wait().or_else(|| self.work_wait()).or_else(|| self.other_wait(lag))
             }
-            Phase::Waiting => {
-                Some(WaitsFor::plain("retry", "the next attempt, after the last error", Duration::ZERO))
-            }
+            Phase::Waiting => self.pause(),
             Phase::Stopping | Phase::Stopped => None,
         }
+    }
+
+    fn pause(&self) -> Option<WaitsFor> {
+        Some(match lock(&self.pause).clone()? {
+            Pause::Retry(at) => {
+                let left = at.saturating_duration_since(Instant::now()).as_secs_f64();
+                let cause = lock(&self.last_error).as_ref().map(|error| format!(": {}", error.message));
+                let what = format!(
+                    "the next attempt, in {left:.1} s, because the last one failed{}",
+                    cause.unwrap_or_default()
+                );
+                WaitsFor::plain("retry", what, Duration::ZERO)
+            }
+            Pause::OtherCopy { name, since } => {
+                let what = format!("the end of the first copy of subscription \"{name}\"");
+                WaitsFor::plain("copy", what, since.elapsed())
+            }
+        })
     }
 
     fn lock_wait(&self) -> Option<WaitsFor> {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use serde_json::Value;
 use testkit::{Output, Sluice, wait_for};
 
 use crate::create_schema::pg_dump;
@@ -114,6 +115,34 @@ fn both_ways_are_set_up_while_both_sides_are_written() {
             drop_both(s);
         });
     }
+}
+
+/// The direction back says whose first copy it waits for.
+#[test]
+fn the_way_back_says_that_it_waits_for_the_first_copy() {
+    scenario_with(&[&["--both-ways"]], |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.source("INSERT INTO t VALUES (1, 'old')");
+        s.publish("FOR ALL TABLES");
+        s.target("CREATE PUBLICATION p FOR ALL TABLES");
+        let mut holder = Session::to(&s.target_url(0));
+        holder.run("BEGIN; LOCK TABLE t IN SHARE MODE");
+        s.run();
+        let mut seen = String::new();
+        let told = wait_for("the way back to wait", BOUND, || {
+            seen = s.call(0, &["status", "--both-ways", "--json"]).stdout;
+            let both = seen.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            Ok(both.filter(|own| own["phase"] == "waiting" && own["waits_for"]["stage"] == "copy").count() == 1)
+        });
+        assert!(told.is_ok(), "{seen}\n{}", s.log(0));
+        let text = s.call(0, &["status", "--both-ways"]).stdout;
+        let words = format!("waits for     the end of the first copy of subscription \"{}\"", s.name(0));
+        assert!(text.contains(&words), "{words}\n{text}");
+        holder.run("COMMIT");
+        s.wait_for_copy();
+        assert_level(s);
+        drop_both(s);
+    });
 }
 
 /// The tables are created on the way: the direction back begins when they are there.

@@ -329,6 +329,13 @@ fn what_fails_again_and_again_is_told_once_and_that_it_is_over() {
             status_when(s, number, "six attempts", often);
             let text = s.call(number, &["status"]).expect_success();
             assert!(text.contains("attempts in a row"), "{text}");
+            let pauses = |status: &Value| status["phase"] == "waiting";
+            let paused = status_when(s, number, "a pause between attempts", pauses)["waits_for"].clone();
+            assert_eq!(paused["stage"], "retry");
+            let what = paused["what"].as_str().unwrap();
+            assert!(what.starts_with("the next attempt, in ") && what.contains("public.t"), "{what}");
+            let shown = || Ok(s.call(number, &["status"]).stdout.contains("waits for     the next attempt, in "));
+            wait_for("a pause in text", BOUND, shown).unwrap();
         }
         s.target("DELETE FROM t WHERE id = 1");
         s.catch_up();
