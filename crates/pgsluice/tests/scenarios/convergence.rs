@@ -18,7 +18,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use testkit::{Builder, Cluster, Major, Pair, wait_for};
 
-use crate::support::{BOUND, Scenario, Session, scenario_alone};
+use crate::support::{BOUND, Scenario, Session, position, scenario_alone};
 use crate::two_way::WayBack;
 
 /// The number of rounds of all majors and sources together, and the seed of the first.
@@ -272,12 +272,13 @@ fn d3_an_update_that_is_newer_than_a_forgotten_deletion_brings_the_row_back() {
             crate::update_deleted::wait_for_capture(s);
             signal(back.pid(), "-STOP");
             s.target("DELETE FROM hot WHERE id = 1");
-            let count = |wanted: u64| {
-                let answers = || Ok(s.status(0)["deletions"]["count"] == wanted);
-                wait_for("the number of remembered deletions", BOUND, answers).unwrap();
+            let gone = position(&s.target_one("SELECT pg_current_wal_insert_lsn()"));
+            let is_forgotten = || {
+                let deletions = &s.status(0)["deletions"];
+                let horizon = deletions["horizon_lsn"].as_str().map_or(0, position);
+                Ok(horizon >= gone && deletions["count"] == 0)
             };
-            count(1);
-            count(0);
+            wait_for("the deletion to be forgotten", BOUND, is_forgotten).unwrap();
             s.source("UPDATE hot SET v = 'later' WHERE id = 1");
             s.catch_up();
             assert_eq!((s.conflicts("update_missing"), s.conflicts("update_deleted")), (1, 0));
