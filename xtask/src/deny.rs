@@ -47,7 +47,8 @@ fn cargo_deny() -> Result<PathBuf> {
     let program = tools.join("bin/cargo-deny");
     if !works(&program.to_string_lossy()) {
         println!("deny: installing cargo-deny {VERSION} into {}", tools.display());
-        let mut install = cargo(&["install", "--quiet", "--locked", "--version", VERSION, "cargo-deny"]);
+        let mut install =
+            cargo(&["install", "--quiet", "--debug", "--locked", "--version", VERSION, "cargo-deny"]);
         ensure!(succeeds(install.arg("--root").arg(&tools))?, "cargo install cargo-deny failed");
     }
     Ok(program)

@@ -1,13 +1,16 @@
 //! `cargo x test`: one command from a fresh checkout to one line that says how it went.
+//!
+//! `cargo test` runs one test binary after the other. Many have a single test that mostly waits, so
+//! here two binaries run at the same time ([`binaries`]).
 
-use std::io::{BufRead, BufReader, Write};
+mod binaries;
+
 use std::path::Path;
-use std::process::Stdio;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testkit::Major;
 
-use crate::cargo::{Profile, build_pgsluice, cargo};
+use crate::cargo::{Profile, build_pgsluice};
 
 /// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many
 /// more.
@@ -74,26 +77,20 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
     let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2).min(THREADS_MAX);
     println!("test: PostgreSQL {majors}, {threads} tests at a time");
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--"]);
-    command.args(filter).arg(format!("--test-threads={threads}"));
-    command.env("PGSLUICE_TEST_MAJORS", majors).env("PGSLUICE_BIN", program);
+    let mut environment = vec![("PGSLUICE_TEST_MAJORS", majors.into()), ("PGSLUICE_BIN", program.into())];
     // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a
     // new file among all that were deleted within the last minutes, which took a fifth of all
     // processors.
     if std::env::var_os("TMPDIR").is_none() && room(Path::new(IN_MEMORY)) >= ROOM {
         println!("test: temporary files in {IN_MEMORY}; TMPDIR names another place");
-        command.env("TMPDIR", IN_MEMORY);
+        environment.push(("TMPDIR", IN_MEMORY.into()));
     }
-    let mut child = command.stdout(Stdio::piped()).spawn().context("running cargo test")?;
-    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-    let mut ours = std::io::stdout().lock();
-    for line in stdout.split(b'\n') {
-        let line = line.context("reading what cargo test prints")?;
-        let line = String::from_utf8_lossy(&line);
-        writeln!(ours, "{line}")?;
-        tally.read(&line);
-    }
-    Ok(child.wait()?.success())
+    let mut arguments: Vec<String> = filter.into_iter().map(str::to_owned).collect();
+    arguments.push(format!("--test-threads={threads}"));
+    binaries::run(binaries::built()?, &arguments, &environment, &mut |line| {
+        println!("{line}");
+        tally.read(line);
+    })
 }
 
 /// Bytes that may be written there without the machine's running out of memory; 0 if it is no place

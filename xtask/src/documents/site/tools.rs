@@ -47,7 +47,8 @@ fn mdbook(dir: &Path) -> Result<Option<PathBuf>> {
         return Ok(Some(program));
     }
     println!("docs: installing mdbook {MDBOOK} into {}", dir.display());
-    let mut install = cargo(&["install", "--quiet", "--locked", "--force", "--version", MDBOOK, "mdbook"]);
+    let mut install =
+        cargo(&["install", "--quiet", "--debug", "--locked", "--force", "--version", MDBOOK, "mdbook"]);
     // Neither its server nor its watcher is used.
     install.args(["--no-default-features", "--features", "search", "--root"]).arg(dir);
     Ok(succeeds(&mut install)?.then_some(program))
