@@ -20,8 +20,12 @@ struct Test {
 
 impl Test {
     fn new() -> Test {
-        let settings =
-            Settings { status_interval: Duration::from_secs(10), duration_max: None, interval: None, segment_size: SEGMENT };
+        let settings = Settings {
+            status_interval: Duration::from_secs(10),
+            duration_max: None,
+            interval: None,
+            segment_size: SEGMENT,
+        };
         Test { horizon: Horizon::new(&settings, Moment::ZERO), now: Moment::ZERO }
     }
 

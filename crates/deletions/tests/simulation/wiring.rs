@@ -43,8 +43,12 @@ pub(crate) struct Wiring {
 }
 
 fn horizon(duration_max: Option<Duration>, now: i64) -> Horizon {
-    let settings =
-        Settings { status_interval: Duration::from_secs(10), duration_max, interval: None, segment_size: 16 << 20 };
+    let settings = Settings {
+        status_interval: Duration::from_secs(10),
+        duration_max,
+        interval: None,
+        segment_size: 16 << 20,
+    };
     Horizon::new(&settings, moment(now))
 }
 

@@ -132,7 +132,8 @@ fn the_way_back_says_that_it_waits_for_the_first_copy() {
         let told = wait_for("the way back to wait", BOUND, || {
             seen = s.call(0, &["status", "--both-ways", "--json"]).stdout;
             let both = seen.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            Ok(both.filter(|own| own["phase"] == "waiting" && own["waits_for"]["stage"] == "copy").count() == 1)
+            Ok(both.filter(|own| own["phase"] == "waiting" && own["waits_for"]["stage"] == "copy").count()
+                == 1)
         });
         assert!(told.is_ok(), "{seen}\n{}", s.log(0));
         let text = s.call(0, &["status", "--both-ways"]).stdout;

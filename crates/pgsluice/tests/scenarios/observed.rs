@@ -334,7 +334,8 @@ fn what_fails_again_and_again_is_told_once_and_that_it_is_over() {
             assert_eq!(paused["stage"], "retry");
             let what = paused["what"].as_str().unwrap();
             assert!(what.starts_with("the next attempt, in ") && what.contains("public.t"), "{what}");
-            let shown = || Ok(s.call(number, &["status"]).stdout.contains("waits for     the next attempt, in "));
+            let shown =
+                || Ok(s.call(number, &["status"]).stdout.contains("waits for     the next attempt, in "));
             wait_for("a pause in text", BOUND, shown).unwrap();
         }
         s.target("DELETE FROM t WHERE id = 1");
