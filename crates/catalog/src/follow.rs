@@ -28,8 +28,8 @@ pub struct Followed {
     /// The top-level transaction whose own answers are void, because it changed something or took
     /// something back.
     pub own: Option<Xid>,
-    /// Changes to files that were unknown when they were read ([`Catalog::check_at_commit`]) and are
-    /// known now that their transaction commits.
+    /// Changes to files that were unknown when they were read ([`Catalog::check_at_commit`]) and
+    /// are known now that their transaction commits.
     pub resolved: Vec<(Lsn, RelFileLocator)>,
     /// The record's top-level transaction, if the record names one ([`Record::top_level_xid`]).
     pub top_level_xid: Option<Xid>,

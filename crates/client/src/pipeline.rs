@@ -25,8 +25,8 @@ pub struct Pipeline<'w> {
     last_row: Option<Bytes>,
 }
 
-/// The SQLSTATE of an INFO by which a running statement reports something. Its sender and its reader
-/// must agree on the words.
+/// The SQLSTATE of an INFO by which a running statement reports something. Its sender and its
+/// reader must agree on the words.
 pub const REPORT: &str = "PGS01";
 
 /// The outcome of a [`Pipeline`].

@@ -13,9 +13,10 @@
 //!
 //! `error` is legal everywhere: the transaction is rolled back, and the subscription stops or tries
 //! again. No deletion of a missing row is remembered if all UPDATEs that are older than it were
-//! applied. So an UPDATE that misses its row is the later one, and `last_update_wins` inserts it. That
-//! needs deletion memory, too. Against several holders, `last_update_wins` applies a change only if it is newer than all
-//! of them, and `first_update_wins` only if it is older than all of them.
+//! applied. So an UPDATE that misses its row is the later one, and `last_update_wins` inserts it.
+//! That needs deletion memory, too. Against several holders, `last_update_wins` applies a change
+//! only if it is newer than all of them, and `first_update_wins` only if it is older than all of
+//! them.
 
 use std::fmt;
 use std::str::FromStr;

@@ -245,8 +245,8 @@ impl Status {
         self.set_phase(Phase::Waiting);
     }
 
-    /// Sets the phase; [`Status::set_waiting`] sets `Waiting`. Once the pipeline is stopping, it can
-    /// only become stopped.
+    /// Sets the phase; [`Status::set_waiting`] sets `Waiting`. Once the pipeline is stopping, it
+    /// can only become stopped.
     pub fn set_phase(&self, phase: Phase) {
         if phase == Phase::Starting {
             self.decoded.set_looking(false);

@@ -69,7 +69,7 @@ const KINDS: [Kind; 4] = [
 enum Way {
     /// Deletions are remembered, with a `--retention-interval`.
     Remembers(&'static str),
-    /// A snapshot is held for so many seconds.
+    /// A snapshot is held for this many seconds.
     Holds(u64),
 }
 

@@ -19,8 +19,8 @@ use super::*;
 pub(super) enum Deletion {
     /// Somebody deleted it.
     By(Written),
-    /// None is remembered, so all UPDATEs that are older than a deletion were applied: this UPDATE is
-    /// newer than any.
+    /// None is remembered, so all UPDATEs that are older than a deletion were applied: this UPDATE
+    /// is newer than any.
     NoneNewer,
     /// Deletions of the row are not remembered, or not all of them.
     Unknown,

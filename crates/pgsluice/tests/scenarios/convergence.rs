@@ -1,8 +1,8 @@
 //! Rule D3: two sides that write the same rows end equal under `last_update_wins`.
 //!
-//! Both sides write a few hot rows at random, round by round, by a seed. Behind each round both ends
-//! must come level and hold the same rows. Now and then a party is killed or stands still while
-//! they write:
+//! Both sides write a few hot rows at random, round by round, by a seed. Behind each round both
+//! ends must come level and hold the same rows. Now and then a party is killed or stands still
+//! while they write:
 //!
 //! ```text
 //!   round:  side a writes --+            +--> both are level --> the same rows?
@@ -56,7 +56,7 @@ fn words(mode: &'static str) -> Vec<&'static str> {
 /// may make, and updates and deletes of rows that one of them made a few rounds ago.
 fn transactions(random: &mut StdRng, side: &str, round: u64) -> Vec<String> {
     let mut all = Vec::new();
-    if (round % 2 == 0) == (side == "a") {
+    if round.is_multiple_of(2) == (side == "a") {
         all.push(format!("INSERT INTO hot VALUES ({}, 'born of {side}')", 20_000 + round));
     }
     for number in 0..random.random_range(1..=3) {
@@ -257,8 +257,8 @@ fn every_pair() {
     }
 }
 
-/// One side deletes a row. The other, which does not know that yet, updates it later. The deletion is
-/// forgotten by then, because all older updates were applied.
+/// One side deletes a row. The other, which does not know that yet, updates it later. The deletion
+/// is forgotten by then, because all older updates were applied.
 #[test]
 fn d3_an_update_that_is_newer_than_a_forgotten_deletion_brings_the_row_back() {
     for mode in ["logical", "wal"] {

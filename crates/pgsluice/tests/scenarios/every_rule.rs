@@ -10,8 +10,8 @@
 //!   rows 21 to 23            first           second   local
 //! ```
 //! A model says which rows are left, and how often which conflict was met. All strategies must
-//! agree with it: sets, single transactions by the session's procedure (by statements on 14 and 15),
-//! and one change at a time, over a logical slot and over WAL.
+//! agree with it: sets, single transactions by the session's procedure (by statements on 14 and
+//! 15), and one change at a time, over a logical slot and over WAL.
 
 use std::fmt::Write as _;
 

@@ -29,7 +29,7 @@ fn hold(s: &Scenario) -> Session {
     // Its commit forces nothing to disk.
     session.run("SET synchronous_commit = off; BEGIN; SELECT FROM t WHERE id = 9 FOR UPDATE");
     s.source("UPDATE t SET v = 'held' WHERE id = 9");
-    // A change that comes sooner could be written in the same transaction, which would lock its row.
+    // A change that came sooner could be written in the same transaction, and its row locked.
     let waits = || Ok(s.target_one("SELECT count(*) FROM pg_locks WHERE NOT granted") != "0");
     wait_for("the update to wait", BOUND, waits).unwrap();
     session
