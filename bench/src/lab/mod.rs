@@ -5,7 +5,7 @@
 //! - The load: [`backlog`] lists what is written, and [`load`] writes it.
 //! - The instruments: [`measure`] runs the clock, [`cpu`] counts CPU seconds, and [`probe`] is the
 //!   session that samples. [`pairs`] has the interval of a ratio. [`aftermath`] is what a run left
-//! behind, and [`limit`] is what the servers alone can do. [`machine`] names the measured program.
+//!   behind, and [`limit`] is what the servers alone can do. [`machine`] names the program.
 //!
 //! Nothing here knows a benchmark by name; `cases` has what is measured.
 
