@@ -8,7 +8,7 @@ use base::crash_phases::Phase;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use testkit::matrix::Combination;
-use testkit::{Cluster, Major, Pair, Proxy, Sluice, SourceMode, same_rows, wait_for};
+use testkit::{Cluster, Major, Pair, Patience, Proxy, Sluice, SourceMode, same_rows, wait_for};
 
 use crate::conn::Conn;
 use crate::load::{self, TABLES};
@@ -125,14 +125,15 @@ impl World {
     /// Waits until what `reads` reads has reached `goal`, as long as it moves.
     fn wait_to_follow(&mut self, what: &str, goal: i64, reads: impl Fn(&World) -> Option<i64>) {
         let began = Instant::now();
-        let (mut reached, mut moved) = (None, began);
+        let (mut reached, mut still) = (None, Patience::new(BOUND));
         let followed = wait_for(what, MOVING_BOUND, || {
             anyhow::ensure!(self.sluice.is_running(), "pgsluice ended by itself");
             let now = reads(self);
             if now > reached {
-                (reached, moved) = (now, Instant::now());
+                (reached, still) = (now, Patience::new(BOUND));
             }
-            anyhow::ensure!(moved.elapsed() < BOUND, "waited {BOUND:?} for {what}, which stands still");
+            let waited = still.elapsed();
+            anyhow::ensure!(!still.is_over(), "waited {waited:.0?} for {what}, which stands still");
             Ok(reached >= Some(goal))
         });
         followed.unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", self.standing(), self.sluice.stderr()));
