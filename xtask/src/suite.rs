@@ -12,8 +12,8 @@ use testkit::Major;
 
 use crate::cargo::{Profile, build_pgsluice};
 
-/// Tests mostly wait for servers, so more than cores; each may hold a pair of clusters, so not many
-/// more.
+/// Each test may hold a pair of clusters, so not many. More at a time than twice the cores made
+/// loaded machines answer late.
 const THREADS_MAX: usize = 8;
 
 /// A file system in memory.
@@ -75,8 +75,9 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
         testkit::server_dir(major)?;
     }
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
-    let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get() * 2).min(THREADS_MAX);
-    println!("test: PostgreSQL {majors}, {threads} tests at a time");
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let threads = (cores * 2).min(THREADS_MAX).div_ceil(binaries::LANES);
+    println!("test: PostgreSQL {majors}, {threads} tests at a time in each of {} lanes", binaries::LANES);
     let mut environment = vec![("PGSLUICE_TEST_MAJORS", majors.into()), ("PGSLUICE_BIN", program.into())];
     // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a
     // new file among all that were deleted within the last minutes, which took a fifth of all

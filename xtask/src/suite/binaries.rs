@@ -23,8 +23,8 @@ use serde_json::Value;
 
 use crate::cargo::cargo;
 
-/// Two cores have this much room: most tests wait for servers.
-const LANES: usize = 2;
+/// Binaries at the same time. The tests of each run several at a time.
+pub(super) const LANES: usize = 2;
 
 /// Test targets that take minutes, the longest first.
 const LONGEST: [&str; 6] = ["scenarios", "golden", "crash", "conformance", "memory", "check"];

@@ -242,8 +242,17 @@ impl Scenario {
     /// `pgsluice status --json`.
     #[track_caller]
     pub(crate) fn status(&self, number: usize) -> Value {
-        let output = self.call(number, &["status", "--json"]);
-        serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+        let mut output = self.call(number, &["status", "--json"]);
+        // A process that gets no share of a busy machine answers late.
+        let answers = || {
+            if output.stderr.contains("no answer within") {
+                output = self.call(number, &["status", "--json"]);
+            }
+            Ok(!output.stderr.contains("no answer within"))
+        };
+        let answered = wait_for("an answer", BOUND, answers);
+        serde_json::from_str(&output.stdout)
+            .unwrap_or_else(|error| panic!("{answered:?}, {error}: {output:?}"))
     }
 
     /// A figure of `status`'s totals, the same in all strategies.
