@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use testkit::{Output, Sluice};
+use testkit::{Output, Sluice, wait_for};
 
 use super::{BOUND, STOP, Scenario};
 
