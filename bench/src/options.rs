@@ -94,6 +94,9 @@ pub(crate) struct Options {
     /// Scale of TPC-B in `update-deleted`: 100,000 accounts each.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale: Option<u64>,
+    /// Length of each run of TPC-B in `update-deleted`, in seconds.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seconds: Option<u64>,
     /// Runs of each side; three, but ten in `update-deleted`, and two there with --quick.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeats: Option<u32>,
@@ -168,6 +171,7 @@ impl Options {
         words.extend(self.transactions.map(|count| format!("--transactions {count}")));
         words.extend(self.clients.map(|count| format!("--clients {count}")));
         words.extend(self.scale.map(|scale| format!("--scale {scale}")));
+        words.extend(self.seconds.map(|count| format!("--seconds {count}")));
         words.extend(self.repeats.map(|count| format!("--repeats {count}")));
         words
             .extend((self.connections != CONNECTIONS).then(|| format!("--connections {}", self.connections)));

@@ -46,7 +46,8 @@ pub(crate) const STOCK: Stock = Stock {
          slower side has a lower one.",
         "CPU seconds: `exited` are the subscriber's backends that served the clients, `client backend` the sessions of \
          pgsluice, and its `walsender` serves capture. Capture in pgsluice is the CPU time of pgsluice beyond that of off.",
-        "Not measured: the time from one miss to its answer, which pgsluice's metrics do not have.",
+        "A look-up is timed from the question to the answer. Changes that miss their rows are gathered before that, \
+         so that one look-up answers many.",
         "\"Equal\": after every run both ends held the same rows of the tables that the publisher writes.",
     ],
 };

@@ -31,7 +31,6 @@ mod calling;
 mod conflicts;
 mod deleted;
 mod exceptions;
-mod expecting;
 mod foreign;
 mod idle;
 mod insisting;
@@ -49,7 +48,6 @@ pub(crate) mod span;
 
 use std::sync::Arc;
 
-use self::expecting::Expecting;
 use self::insisting::Insisting;
 use self::prepared::{Prepared, Setback};
 use self::procedure::{PG_LSN, Procedure};
@@ -145,7 +143,6 @@ pub(crate) struct Executor {
     /// Shows what the session waits for.
     activity: activity::Session,
     conflicts: resolved::Conflicts,
-    expecting: Expecting,
     /// The number, within its batch, of the change that is replayed by itself.
     replaying: usize,
 }
@@ -190,7 +187,6 @@ impl Executor {
             away_from: Vec::new(),
             healed: false,
             conflicts: resolved::Conflicts::new(identity.conflicts.clone()),
-            expecting: Expecting::default(),
             replaying: 0,
         }
     }
@@ -242,12 +238,12 @@ impl Executor {
     /// Applies whole transactions, as a set if they may fit as one.
     pub(crate) async fn apply_transactions(&mut self, chunk: Chunk) -> Result<(), Error> {
         let Chunk { originals, digest, plan, .. } = chunk;
-        if self.expecting.is_likely() && plan.as_ref().is_some_and(Plan::takes_exceptions) {
+        if plan.as_ref().is_some_and(|plan| self.begins_telling(plan)) {
             return self.apply_again(originals).await;
         }
         if digest.transactions <= self.shared.set_size().transactions() {
             if self.apply_whole(plan, &digest).await? {
-                self.shared.set_size().fitted(digest.transactions);
+                self.shared.fitted(digest.transactions);
                 return Ok(());
             }
             if !self.healed {
@@ -292,13 +288,16 @@ impl Executor {
         let Originals::Memory(batch) = chunk.originals else { return Err(Kind::LostTask.into()) };
         let mut tally = chunk.digest.tally;
         self.activity.part(batch.changes.len());
-        if self.expecting.is_likely() && chunk.plan.as_ref().is_some_and(Plan::takes_exceptions) {
+        if chunk.plan.as_ref().is_some_and(|plan| self.begins_telling(plan)) {
             let begin: &[&Which] = if chunk.first { &[&Which::Begin] } else { &[] };
             self.one(&[begin, &[&Which::Savepoint]].concat()).await?;
             tally.written = self.apply_part_again(&batch).await?;
         } else {
             match self.apply_set(chunk.plan, None, chunk.first, false).await {
-                Ok(written) => tally.written = written,
+                Ok(written) => {
+                    tally.written = written;
+                    self.shared.expecting.met(false);
+                }
                 Err(Setback::Broken(error)) => return Err(error),
                 Err(Setback::Unexpected | Setback::Failed(_)) => {
                     self.one(&[&Which::RollbackTo]).await?;
@@ -504,7 +503,7 @@ impl Executor {
             } else {
                 let Chunk { plan, digest, originals, .. } = Chunk::whole(batch, self.writer.binary());
                 if self.apply_whole(plan, &digest).await? {
-                    self.shared.set_size().fitted(transactions);
+                    self.shared.fitted(transactions);
                 } else {
                     if !self.healed {
                         self.shared.set_size().failed(transactions);

@@ -19,6 +19,7 @@ mod counters;
 mod error;
 mod error_reference;
 mod executor;
+mod expecting;
 mod folded_backlog;
 mod join;
 mod large;

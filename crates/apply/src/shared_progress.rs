@@ -10,6 +10,7 @@ use plan::{Digest, End, Tally};
 use schedule::RangeTracker;
 
 use crate::counters::{Counters, add};
+use crate::expecting::Expecting;
 use crate::set_size::SetSize;
 
 /// Counters, experience and position of one target; the module explains it.
@@ -24,6 +25,8 @@ pub(crate) struct SharedProgress {
     stored: AtomicU64,
     /// The cost of transactions that each stay one (`keep_transactions`).
     pub(crate) kept: Arc<PerTransactionCost>,
+    /// Whether the next chunk may meet conflicts.
+    pub(crate) expecting: Expecting,
     /// The target's position where transactions commit out of order.
     reach: Option<Mutex<RangeTracker>>,
     /// Tells the planner that a table of the target has changed.
@@ -74,6 +77,7 @@ impl SharedProgress {
             fitting: Arc::new(AtomicUsize::new(usize::MAX)),
             stored: AtomicU64::new(0),
             kept: Arc::default(),
+            expecting: Expecting::default(),
             reach: None,
             tables_changed: Arc::default(),
         }
@@ -162,6 +166,12 @@ impl SharedProgress {
 
     pub(crate) fn set_size(&self) -> MutexGuard<'_, SetSize> {
         self.set_size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a plain set of these transactions met what it expected.
+    pub(crate) fn fitted(&self, transactions: usize) {
+        self.set_size().fitted(transactions);
+        self.expecting.met(false);
     }
 
     /// Notes that no change before `lsn` is left for this target.

@@ -283,10 +283,15 @@ impl Workers {
         self.chunks.insert(number, InFlight { chunk, busy, bytes });
     }
 
-    /// Parts of a transaction, and chunks that will not hold as one set, run alone.
+    /// Parts of a transaction, and chunks that will not hold as one set, run alone. So do those of
+    /// one worker that may meet conflicts: nothing runs beside them anyway, and alone they are not
+    /// tried as plain sets first.
     fn taken_in(&self, chunk: Box<Chunk>) -> (InFlightChunk, Footprint) {
         let fits = chunk.digest.transactions <= self.shared.set_size().transactions();
-        let alone = !(chunk.first && chunk.last && fits) || self.exact_only;
+        let tells = self.workers == 1
+            && self.shared.expecting.is_likely()
+            && chunk.plan.as_ref().is_some_and(Plan::takes_exceptions);
+        let alone = !(chunk.first && chunk.last && fits) || self.exact_only || tells;
         if alone || !chunk.plan.as_ref().is_some_and(Plan::is_set) {
             return (InFlightChunk::Alone(Some(Command::Chunk(chunk))), Footprint::Everything);
         }

@@ -25,12 +25,19 @@
 //! | b has rows from before its slot, which would never reach a | a look under the snapshot of the slot refuses them |
 //! | a copied row is sent back | the copy has an origin of forth |
 //!
+//! Afterwards they have one thing in common: each keeps the WAL of its source in a slot, and may
+//! keep it for the other's capture of deletions, too ([`Direction::shared_slot`]).
+//!
 //! A direction whose set-up is over waits for nothing. If the other ends before that, this one
 //! ends with a refusal.
 
+use std::sync::Arc;
+
 use base::{SubscriptionName, quote_ident};
 use client::Session;
+use retention::SharedSlot;
 use source::publication::{PublishedTable, TableName};
+use source::restart_lsn::KeptBeside;
 use tokio::sync::watch;
 
 use crate::Error;
@@ -49,29 +56,65 @@ enum Stage {
     Copied,
 }
 
+/// What a direction must know of both.
+#[derive(Debug, Clone)]
+pub struct Way {
+    /// The subscription.
+    pub name: SubscriptionName,
+    /// It has a physical slot on its source.
+    pub has_physical_slot: bool,
+    /// It remembers the deletions of its target, which is the source of the other.
+    pub remembers_deletions: bool,
+}
+
 /// One direction of a pair.
 #[derive(Debug)]
 pub struct Direction {
     is_forth: bool,
+    /// What the slot of this direction keeps WAL for beside it.
+    kept_beside: Option<Arc<KeptBeside>>,
+    shared_slot: Option<SharedSlot>,
     own: watch::Sender<Stage>,
     other: watch::Receiver<Stage>,
     other_name: SubscriptionName,
 }
 
 impl Direction {
-    /// The directions of two subscriptions with these names: forth, which makes the first copy, and
-    /// back.
+    /// The directions of two subscriptions: forth, which makes the first copy, and back.
     #[must_use]
-    pub fn pair(forth: &SubscriptionName, back: &SubscriptionName) -> (Direction, Direction) {
+    pub fn pair(forth: &Way, back: &Way) -> (Direction, Direction) {
         let (forth_stage, seen_by_back) = watch::channel(Stage::Started);
         let (back_stage, seen_by_forth) = watch::channel(Stage::Started);
-        let of = |is_forth, own, other, other_name: &SubscriptionName| Direction {
-            is_forth,
-            own,
-            other,
-            other_name: other_name.clone(),
+        let (slot_of_back, slot_of_forth) = (shared(back, forth), shared(forth, back));
+        let kept = |slot: &Option<SharedSlot>| slot.as_ref().map(|slot| Arc::clone(&slot.kept));
+        let forth_direction = Direction {
+            is_forth: true,
+            kept_beside: kept(&slot_of_forth),
+            shared_slot: slot_of_back.clone(),
+            own: forth_stage,
+            other: seen_by_forth,
+            other_name: back.name.clone(),
         };
-        (of(true, forth_stage, seen_by_forth, back), of(false, back_stage, seen_by_back, forth))
+        let back_direction = Direction {
+            is_forth: false,
+            kept_beside: kept(&slot_of_back),
+            shared_slot: slot_of_forth,
+            own: back_stage,
+            other: seen_by_back,
+            other_name: forth.name.clone(),
+        };
+        (forth_direction, back_direction)
+    }
+
+    /// What the slot of this direction keeps WAL for beside its own stream.
+    pub(crate) fn kept_beside(&self) -> Option<Arc<KeptBeside>> {
+        self.kept_beside.clone()
+    }
+
+    /// The slot of the other direction that keeps WAL for the capture of deletions in this
+    /// direction.
+    pub(crate) fn shared_slot(&self) -> Option<SharedSlot> {
+        self.shared_slot.clone()
     }
 
     /// Whether this direction makes the first copy.
@@ -142,6 +185,12 @@ impl Direction {
     }
 }
 
+/// The slot of `owner`, if the other direction can capture deletions behind it.
+fn shared(owner: &Way, other: &Way) -> Option<SharedSlot> {
+    let is_shared = owner.has_physical_slot && other.remembers_deletions;
+    is_shared.then(|| SharedSlot { name: owner.name.slot(), kept: Arc::default() })
+}
+
 /// The first of the tables that has rows, as a snapshot sees them; without one, as they are now.
 pub(crate) async fn first_with_rows(
     session: &Session,
@@ -170,8 +219,25 @@ pub(crate) async fn first_with_rows(
 mod tests {
     use super::*;
 
+    fn way(name: &str, has_physical_slot: bool, remembers_deletions: bool) -> Way {
+        Way { name: name.parse().unwrap(), has_physical_slot, remembers_deletions }
+    }
+
     fn pair() -> (Direction, Direction) {
-        Direction::pair(&"a_to_b".parse().unwrap(), &"b_to_a".parse().unwrap())
+        Direction::pair(&way("a_to_b", true, true), &way("b_to_a", true, true))
+    }
+
+    #[test]
+    fn a_slot_keeps_wal_for_the_capture_of_the_other_direction() {
+        let (forth, back) = pair();
+        assert_eq!(forth.shared_slot().unwrap().name, "pgsluice_b_to_a");
+        assert_eq!(back.shared_slot().unwrap().name, "pgsluice_a_to_b");
+        let of_back = forth.shared_slot().unwrap().kept;
+        assert!(Arc::ptr_eq(&of_back, &back.kept_beside().unwrap()));
+        // Only forth captures, and only forth has a physical slot.
+        let (forth, back) = Direction::pair(&way("a_to_b", true, true), &way("b_to_a", false, false));
+        assert!(forth.shared_slot().is_none() && back.shared_slot().is_none());
+        assert!(forth.kept_beside().is_none() && back.kept_beside().is_none());
     }
 
     #[tokio::test]

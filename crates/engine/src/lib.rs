@@ -28,7 +28,7 @@ mod target_schema;
 pub use adoption::adoption_refuses;
 pub use apply::{CommitOrder, PrefetchMode};
 pub use check::{End, Finding, Report, Severity};
-pub use direction::Direction;
+pub use direction::{Direction, Way};
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use pipeline::{learn_at_adoption, run};
@@ -41,7 +41,7 @@ pub use settings::{
 };
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
-    LagFigures, LastError, Pause, Phase, PrefetchSnapshot, Refresh, RetainedSnapshot, SchemaSnapshot, Status,
-    StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    LagFigures, LastError, Pause, Phase, PrefetchSnapshot, QuantilesSnapshot, Refresh, RetainedSnapshot,
+    SchemaSnapshot, Status, StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

@@ -67,7 +67,7 @@ pub async fn run(
     direction: Option<Direction>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let retaining = Retaining::start(&settings, &status);
+    let retaining = Retaining::start(&settings, &status, direction.as_ref());
     let ended = run_attempts(settings, status, passes, direction, stop).await;
     retaining.finish().await;
     ended
@@ -84,7 +84,7 @@ async fn run_attempts(
     let mut skip = status.skip_lsn();
     let mut past = Past::default();
     let mut past_applied = Lsn::INVALID;
-    let of_wal = Arc::new(settings.of_wal());
+    let of_wal = Arc::new(settings.of_wal(direction.as_ref().and_then(Direction::kept_beside)));
     while !stop.is_cancelled() {
         status.set_phase(Phase::Starting);
         let attempt = Attempt {

@@ -12,7 +12,7 @@ use retention::{Applied, AskApplied, Retention};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Settings, Status};
+use crate::{Direction, Settings, Status};
 
 /// How long the memory may take to be closed in order.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -25,7 +25,11 @@ pub(crate) struct Retaining {
 
 impl Retaining {
     /// Begins to remember, or removes what an earlier process has left of it.
-    pub(crate) fn start(settings: &Settings, status: &Arc<Status>) -> Retaining {
+    pub(crate) fn start(
+        settings: &Settings,
+        status: &Arc<Status>,
+        direction: Option<&Direction>,
+    ) -> Retaining {
         let stop = CancellationToken::new();
         let Some(bounds) = settings.retain_deletions else {
             let tasks = if settings.deletions_dir().exists() { vec![removing(settings)] } else { Vec::new() };
@@ -34,6 +38,7 @@ impl Retaining {
         let retention = Retention::new(retention::Settings {
             subscription: settings.subscription.clone(),
             target: settings.target.clone(),
+            shared_slot: direction.and_then(Direction::shared_slot),
             dir: settings.deletions_dir(),
             bounds,
             status_interval: settings.wal_receiver_status_interval,

@@ -4,12 +4,14 @@
 //! own. Nothing here is read from an environment or a file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use apply::{CommitOrder, PrefetchMode};
 use base::SubscriptionName;
 use client::ConnInfo;
 use output::OriginFilter;
+use source::restart_lsn::KeptBeside;
 
 /// One subscription's settings.
 #[derive(Debug, Clone)]
@@ -188,8 +190,9 @@ impl Settings {
         self.wal_archive.as_deref().filter(|_| is_followed)
     }
 
-    /// What the settings ask of the WAL of the source, where it is decoded here.
-    pub(crate) fn of_wal(&self) -> wal_source::Settings {
+    /// What the settings ask of the WAL of the source, where it is decoded here. Its slot keeps WAL
+    /// for `kept_beside`, too.
+    pub(crate) fn of_wal(&self, kept_beside: Option<Arc<KeptBeside>>) -> wal_source::Settings {
         wal_source::Settings {
             subscription: self.subscription.clone(),
             source: self.source.clone(),
@@ -205,6 +208,7 @@ impl Settings {
             wal_archive: self.wal_archive.clone(),
             wal_stream: self.wal_stream,
             synchronized_standby_slots: self.synchronized_standby_slots.clone(),
+            kept_beside,
             restart_file: self.restart_file(),
         }
     }

@@ -57,7 +57,7 @@ use self::lag::Mark;
 pub use self::lag::{Lag, LagFigures};
 pub(crate) use self::look::{BackendLook, read_statement};
 pub use self::phase::Phase;
-pub use self::retained::RetainedSnapshot;
+pub use self::retained::{QuantilesSnapshot, RetainedSnapshot};
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
     SchemaSnapshot, StatusSnapshot, TableSnapshot, Totals, WaitingTable,

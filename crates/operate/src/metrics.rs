@@ -69,6 +69,14 @@ fn by_operation(snapshot: &StatusSnapshot) -> Vec<Sample> {
     rows.into_iter().map(|(name, count)| (vec![("operation", name.to_owned())], count as f64)).collect()
 }
 
+/// The median and the 99th percentile.
+fn by_quantile(quantiles: Option<engine::QuantilesSnapshot>) -> Vec<Sample> {
+    let Some(engine::QuantilesSnapshot { median, p99 }) = quantiles else { return Vec::new() };
+    let sample =
+        |(name, microseconds): (&str, u64)| (vec![("quantile", name.to_owned())], microseconds as f64 / 1e6);
+    [("0.5", median), ("0.99", p99)].into_iter().map(sample).collect()
+}
+
 /// One sample per table of the first copy.
 fn by_table(snapshot: &StatusSnapshot, value: fn(&engine::TableSnapshot) -> u64) -> Vec<Sample> {
     let sample = |table| (vec![("table", engine::TableSnapshot::clone(table).table)], value(table) as f64);
@@ -318,6 +326,18 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_retained_deletions", "gauge", "Deletions of the target that are remembered.", |s| {
         plain(s.deletions.as_ref().map(|own| own.count as f64))
     }),
+    family(
+        "pgsluice_deletion_lookup_seconds",
+        "gauge",
+        "How long the last look-ups of missing rows took, from the question to the answer, by quantile.",
+        |s| by_quantile(s.deletions.as_ref().and_then(|own| own.lookup_us)),
+    ),
+    family(
+        "pgsluice_deletion_fence_seconds",
+        "gauge",
+        "How long the target took for the flush that each of these look-ups begins with, by quantile.",
+        |s| by_quantile(s.deletions.as_ref().and_then(|own| own.fence_us)),
+    ),
     family("pgsluice_copy_rows_total", "counter", "Rows written by the first copy.", |s| {
         by_table(s, |t| t.rows)
     }),

@@ -79,7 +79,7 @@ pub(crate) fn directions(subjects: &[Subject]) -> Vec<Option<Direction>> {
             .enumerate()
             .find(|(at, own)| directions[*at].is_none() && own.is_back_of(subject));
         if let Some((back, other)) = back {
-            let pair = Direction::pair(&subject.name, &other.name);
+            let pair = Direction::pair(&subject.way(), &other.way());
             (directions[forth], directions[back]) = (Some(pair.0), Some(pair.1));
         }
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use base::SubscriptionName;
 use client::ConnInfo;
-use engine::{PrefetchMode, Settings};
+use engine::{PrefetchMode, Settings, Way};
 
 use crate::config::Said;
 use crate::conflict_rule;
@@ -127,6 +127,16 @@ impl Subject {
             ends(&own.ends).is_some_and(|(source, target)| ends(&its.ends) == Some((target, source)));
         let keeps_apart = [own, its].iter().all(|table| table.stream.origin == Origin::None);
         is_opposite && keeps_apart && !own.copy.copy_data.0 && its.copy.copy_data.0
+    }
+
+    /// What the other direction of a pair must know of this one.
+    pub(crate) fn way(&self) -> Way {
+        let SettingsTable { stream, conflicts, .. } = &self.table;
+        Way {
+            name: self.name.clone(),
+            has_physical_slot: stream.source_mode == SourceMode::Wal && stream.wal_stream.0,
+            remembers_deletions: conflicts.retain_dead_tuples.0,
+        }
     }
 
     /// The archive of WAL that is read instead of a stream.

@@ -23,6 +23,8 @@ use wal_source::Restart;
 use crate::condition::{Condition, Unfit};
 use crate::error::Error;
 use crate::handle::Retention;
+use crate::settings::Settings;
+use crate::slots::{Keeps, Slots, wait_for_shared};
 
 /// The target as an attempt finds it.
 pub(crate) struct TargetEnd {
@@ -36,6 +38,10 @@ pub(crate) struct TargetEnd {
 /// Where capture begins.
 pub(crate) struct Begun {
     pub(crate) restart: Restart,
+    /// What keeps WAL from there on.
+    pub(crate) keeps: Keeps,
+    /// There is an own slot, whether it keeps that WAL or not.
+    pub(crate) has_own_slot: bool,
     /// Every transaction that commits behind this comes out.
     pub(crate) from: Lsn,
 }
@@ -99,8 +105,12 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
     if let Opened::Discarded(why) = opened {
         tracing::warn!("what was known of the target's deletions was discarded: {why}");
     }
+    wait_for_shared(settings, &target.session).await?;
+    let slots = Slots::look(settings, &target.session).await?;
     let kept = match opened {
-        Opened::Resumed { captured, .. } => kept(retention, target).await?.map(|restart| (restart, captured)),
+        Opened::Resumed { captured, .. } => {
+            kept(settings, target, &slots).map(|(restart, keeps)| (restart, keeps, captured))
+        }
         Opened::New | Opened::Discarded(_) => None,
     };
     *retention.memory() = Some(memory);
@@ -113,50 +123,59 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
         (Opened::Resumed { .. }, None) => {
             let why = format!(
                 "the target's WAL or the kept catalogs were lost; keep slot {}, and see max_slot_wal_keep_size",
-                settings.slot()
+                settings.shared_slot.as_ref().map_or_else(|| settings.slot(), |shared| shared.name.clone())
             );
             tracing::warn!("what the target deleted before capture begins anew is not known: {why}");
             retention.set_gap(why);
         }
     }
-    let begun = match kept {
-        Some((restart, from)) => Begun { restart, from },
+    let (restart, keeps, from) = match kept {
+        Some(kept) => kept,
         None => {
             retention.set_condition(Condition::Looking);
-            look(retention, target).await?
+            look(settings, target, &slots).await?
         }
     };
+    if let (Keeps::Shared, Some(shared)) = (keeps, &settings.shared_slot) {
+        shared.kept.keep_from(restart.lsn());
+        tracing::debug!(subscription = %settings.subscription, "slot {} keeps WAL for capture", shared.name);
+    }
     // Read after WAL had reached that position.
     let clock = clock(&target.session).await?;
     if let Some(memory) = retention.memory().as_mut() {
-        memory.begin(begun.from, clock);
+        memory.begin(from, clock);
     }
-    retention.tell_captured(begun.from);
-    Ok(begun)
+    retention.tell_captured(from);
+    Ok(Begun { restart, keeps, has_own_slot: slots.has_own(), from })
 }
 
-/// The kept catalogs, if the target's slot has the WAL behind them.
-async fn kept(retention: &Retention, target: &TargetEnd) -> Result<Option<Restart>, Error> {
-    let settings = retention.settings();
-    let Ok(restart) = Restart::open(&settings.catalogs_file()) else { return Ok(None) };
+/// The kept catalogs, if a slot of the target has the WAL behind them.
+fn kept(settings: &Settings, target: &TargetEnd, slots: &Slots) -> Option<(Restart, Keeps)> {
+    let restart = Restart::open(&settings.catalogs_file()).ok()?;
     let is_of_history = match target.lineage.forks.iter().find(|fork| fork.timeline == restart.timeline) {
         Some(fork) => restart.is_within(fork.end),
         None => restart.timeline == target.identity.timeline,
     };
-    let slot = slot::slot_state(&target.session, &settings.slot()).await?;
-    let reserved = slot.filter(|slot| !slot.is_lost()).and_then(|slot| slot.restart_lsn);
-    let segment = |lsn: Lsn| lsn.as_u64() / target.lineage.segment_size;
-    let has_wal = reserved.is_some_and(|reserved| segment(reserved) <= segment(restart.lsn()));
-    Ok(Some(restart).filter(|_| is_of_history && has_wal))
+    let keeps = slots.covers(restart.lsn(), target.lineage.segment_size).filter(|_| is_of_history)?;
+    Some((restart, keeps))
 }
 
-/// Looks at the catalogs, behind a slot that keeps WAL from before the look.
-async fn look(retention: &Retention, target: &TargetEnd) -> Result<Begun, Error> {
-    let settings = retention.settings();
+/// Looks at the catalogs, behind a slot that keeps WAL from before the look. Also returns where the
+/// deletions begin that come out.
+async fn look(
+    settings: &Settings,
+    target: &TargetEnd,
+    slots: &Slots,
+) -> Result<(Restart, Keeps, Lsn), Error> {
     let (name, session) = (settings.slot(), &target.session);
-    // It may keep WAL for catalogs that are lost, or have lost the WAL for those that are kept.
-    slot::drop_slot(session, &name).await?;
-    let redo = slot::create_physical_slot(session, &name).await?;
+    let redo = slot::latest_redo(session).await?;
+    let (keeps, redo) = if slots.is_shared_behind(redo) {
+        (Keeps::Shared, redo)
+    } else {
+        // It may keep WAL for catalogs that are lost, or have lost the WAL for those that are kept.
+        slot::drop_slot(session, &name).await?;
+        (Keeps::Own, slot::create_physical_slot(session, &name).await?)
+    };
     let looking = snapshot_session(&settings.target, &settings.subscription).await?;
     let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };
     let looked = Catalog::look(std::slice::from_ref(&looking), &look).await;
@@ -167,5 +186,5 @@ async fn look(retention: &Retention, target: &TargetEnd) -> Result<Begun, Error>
     let timeline = target.identity.timeline;
     let restart = Restart { slot: name, timeline, confirmed: seen, seen, catalog };
     restart.save(&settings.catalogs_file())?;
-    Ok(Begun { restart, from: seen })
+    Ok((restart, keeps, seen))
 }

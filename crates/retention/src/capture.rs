@@ -19,7 +19,8 @@ use client::Session;
 use deletions::{Deletion, Kind, Memory, RowKey, Tombstone, Value};
 use output::{Deleted, DeletedWhat, DeletionDecoder, Publications};
 use source::queue::queue;
-use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
+use source::restart_lsn::RestartLsn;
+use source::stream::{Heard, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,13 +28,16 @@ use txn::{Block, DirSpool, Input};
 use wal_source::Keeper;
 
 use crate::beginning::{self, Begun, TargetEnd};
-use crate::condition::Condition;
+use crate::condition::{Condition, Unfit};
 use crate::error::Error;
 use crate::handle::Retention;
 use crate::identities::{Identities, root_of, wait_until_visible};
+use crate::slots::{Keeps, Slots, drop_own};
 
 /// Interval between commits of the memory. What was not committed is read again after a crash.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(100);
+/// How often it is found out whether the slot of the other direction suffices by now.
+const SLOTS_LOOKED_AT: Duration = Duration::from_secs(2);
 /// The shortest and longest pause between two attempts.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -51,7 +55,10 @@ pub async fn run(retention: Arc<Retention>, stop: CancellationToken) {
         let Err(error) = ended.and(closed) else { continue };
         clean_up_after(&retention, &error);
         let condition = match error.as_unfit() {
-            Some(unfit) => Condition::Unfit(unfit),
+            Some(unfit) => {
+                keep_nothing_for(&retention, &unfit);
+                Condition::Unfit(unfit)
+            }
             None => Condition::Failed(base::with_causes(&error)),
         };
         if retention.condition() != condition {
@@ -63,6 +70,14 @@ pub async fn run(retention: Arc<Retention>, stop: CancellationToken) {
             () = tokio::time::sleep(pause) => {}
             () = stop.cancelled() => {}
         }
+    }
+}
+
+/// A target that has nothing to capture need not keep WAL. All walsenders may be in use only for a
+/// moment.
+fn keep_nothing_for(retention: &Retention, unfit: &Unfit) {
+    if let Some(shared) = retention.settings().shared_slot.as_ref().filter(|_| *unfit != Unfit::NoSender) {
+        shared.kept.keep_nothing();
     }
 }
 
@@ -86,7 +101,7 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
     let begun = beginning::begin(retention, &target).await?;
     let settings = retention.settings();
     let TargetEnd { session, wire, lineage, identity, .. } = target;
-    let Begun { restart, from } = begun;
+    let Begun { restart, keeps, has_own_slot, from } = begun;
     let restart_lsn = Arc::<RestartLsn>::default();
     restart_lsn.advance(restart.lsn());
     let saved = restart.lsn();
@@ -99,7 +114,8 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
     let database = restart.catalog.databases().first().map(|(oid, _)| *oid).unwrap_or_default();
     let rendering = types::Settings::new(session.version());
     let mut options = output::Options::new(database, Publications::EveryTable, from, rendering);
-    options.segment_size = lineage.segment_size;
+    let segment_size = lineage.segment_size;
+    options.segment_size = segment_size;
     let own = state::own_origins(&*session, &settings.subscription).await;
     let own = own.map_err(|error| session.error(error))?;
     let own = own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect();
@@ -107,9 +123,9 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
     let decoder = DeletionDecoder::new(restart.catalog, options, own, spool)?;
     let progress = Progress::starting_at(from);
     let stream = StreamOptions {
-        slot: Some(settings.slot()),
+        slot: (keeps == Keeps::Own).then(|| settings.slot()),
         start: decoder.position(),
-        what: What::Wal { lineage, restart_lsn },
+        what: What::Wal { lineage, restart_lsn: Arc::clone(&restart_lsn) },
         status_interval: settings.status_interval,
         timeout: settings.timeout,
     };
@@ -124,6 +140,7 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
         identities: Identities::default(),
         key: RowKey::default(),
         committed: Instant::now(),
+        keeping: Keeping { keeps, has_own_slot, restart_lsn, segment_size, looked: None },
     };
     tokio::select! {
         ended = stream.run(&progress, &heard, &blocks, &stop) => {
@@ -142,6 +159,41 @@ struct Capture<'r> {
     identities: Identities,
     key: RowKey,
     committed: Instant,
+    keeping: Keeping,
+}
+
+/// What keeps WAL, and from where it must.
+struct Keeping {
+    keeps: Keeps,
+    has_own_slot: bool,
+    restart_lsn: Arc<RestartLsn>,
+    segment_size: u64,
+    /// When the slots were looked at last.
+    looked: Option<Instant>,
+}
+
+impl Keeping {
+    /// Lets the shared slot follow capture, and drops an own slot that is not needed. Returns
+    /// whether the next attempt can do without the one that this attempt uses.
+    async fn look(&mut self, retention: &Retention, session: &Session) -> Result<bool, Error> {
+        let settings = retention.settings();
+        let Some(shared) = &settings.shared_slot else { return Ok(false) };
+        let lsn = self.restart_lsn.lsn();
+        if self.keeps == Keeps::Shared {
+            shared.kept.keep_from(lsn);
+        }
+        let is_due = self.looked.is_none_or(|at| at.elapsed() >= SLOTS_LOOKED_AT);
+        if !self.has_own_slot && self.keeps == Keeps::Shared || !is_due {
+            return Ok(false);
+        }
+        self.looked = Some(Instant::now());
+        if self.keeps == Keeps::Shared {
+            self.has_own_slot = !drop_own(settings, session).await?;
+            return Ok(false);
+        }
+        let slots = Slots::look(settings, session).await?;
+        Ok(slots.covers(lsn, self.segment_size) == Some(Keeps::Shared))
+    }
 }
 
 impl Capture<'_> {
@@ -165,6 +217,9 @@ impl Capture<'_> {
                 self.commit(decoded, progress).await?;
             }
             self.keeper.look(self.decoder.place(), progress)?;
+            if self.keeping.look(self.retention, &self.session).await? {
+                return Ok(());
+            }
         }
     }
 

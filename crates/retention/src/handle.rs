@@ -16,6 +16,7 @@ use crate::asking::Asking;
 use crate::condition::Condition;
 use crate::error::Error;
 use crate::settings::Settings;
+use crate::timings::{Quantiles, Timings};
 
 /// The deletions that one subscription remembers of its target.
 pub struct Retention {
@@ -37,6 +38,8 @@ pub struct Retention {
     gap: Mutex<Option<String>>,
     /// Misses that nobody could answer in time.
     exceeded: AtomicU64,
+    lookups: Timings,
+    fences: Timings,
 }
 
 impl fmt::Debug for Retention {
@@ -61,6 +64,8 @@ impl Retention {
             asking: tokio::sync::Mutex::default(),
             gap: Mutex::new(None),
             exceeded: AtomicU64::new(0),
+            lookups: Timings::default(),
+            fences: Timings::default(),
         })
     }
 
@@ -95,6 +100,26 @@ impl Retention {
     #[must_use]
     pub fn retention_exceeded(&self) -> u64 {
         self.exceeded.load(Ordering::Relaxed)
+    }
+
+    /// How long the last look-ups took, from the question to the answer; `None` before the first.
+    #[must_use]
+    pub fn lookup_times(&self) -> Option<Quantiles> {
+        self.lookups.quantiles()
+    }
+
+    /// How long their fences took, which every look-up begins with.
+    #[must_use]
+    pub fn fence_times(&self) -> Option<Quantiles> {
+        self.fences.quantiles()
+    }
+
+    pub(crate) fn lookups(&self) -> &Timings {
+        &self.lookups
+    }
+
+    pub(crate) fn fences(&self) -> &Timings {
+        &self.fences
     }
 
     /// Notes that this many misses were not covered.

@@ -10,10 +10,12 @@
 //! | --- | --- |
 //! | `removal` | drops the slot and the files |
 //! | `settings` | what a subscription asks for, and its files |
+//! | `slots`, `shared_slot` | which slot keeps WAL: the own one, or that of the other direction of a pair |
 //! | `fence` | a position behind everything that had committed, which the target has flushed |
 //! | `handle` | [`Retention`]: the memory that capture fills and others ask |
 //! | `missed` | what became of rows that were not found |
 //! | `asking` | the session for that, and by which key a row is known |
+//! | `timings` | how long look-ups and their fences take |
 //! | `beginning` | finds out where capture can go on, or begins it anew |
 //! | `capture` | streams, decodes, records and commits until something ends it |
 //! | `identities` | how rows of each table are named: roots, columns, types |
@@ -39,6 +41,9 @@ mod missed;
 mod publisher;
 mod removal;
 mod settings;
+mod shared_slot;
+mod slots;
+mod timings;
 
 pub use asking::{AskedTable, identities};
 pub use capture::run;
@@ -51,3 +56,5 @@ pub use horizon_task::{Applied, AskApplied, advance_horizon};
 pub use missed::Missed;
 pub use removal::{drop_slot, remove};
 pub use settings::Settings;
+pub use shared_slot::SharedSlot;
+pub use timings::Quantiles;

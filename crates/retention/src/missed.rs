@@ -3,7 +3,7 @@
 //! Every wait is bounded. What is not known by then is not covered, and counted.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::{Lsn, Oid, PgTimestamp};
 use deletions::{Answer, RowKey};
@@ -55,7 +55,7 @@ impl Retention {
 
     /// What is known of rows that were missed before this call. Takes one fence for all of them.
     pub async fn ask(&self, missed: &[Missed]) -> Vec<Answer> {
-        let patience = self.patience();
+        let (patience, since) = (self.patience(), Instant::now());
         let asked = tokio::time::timeout(patience, self.fenced(missed, patience)).await;
         let answers = match asked {
             Ok(Ok(answers)) => answers,
@@ -66,6 +66,7 @@ impl Retention {
             Err(_) => Vec::new(),
         };
         if answers.len() == missed.len() {
+            self.lookups().note(since.elapsed());
             return answers;
         }
         self.exceeded(missed.len());
@@ -75,9 +76,13 @@ impl Retention {
     /// A fence behind everything that had committed before this call, once capture has passed it.
     /// `None` if that takes too long.
     pub async fn passed_fence(&self) -> Option<Lsn> {
-        let patience = self.patience();
+        let (patience, since) = (self.patience(), Instant::now());
         match tokio::time::timeout(patience, self.fence()).await {
-            Ok(Ok(fence)) => self.passes(fence, patience).await.then_some(fence),
+            Ok(Ok(fence)) => {
+                let passed = self.passes(fence, patience).await;
+                self.lookups().note(since.elapsed());
+                passed.then_some(fence)
+            }
             Ok(Err(error)) => {
                 self.asking().lock().await.lost(&error);
                 None
@@ -108,7 +113,11 @@ impl Retention {
 
     async fn fence(&self) -> Result<Lsn, Error> {
         let mut asking = self.asking().lock().await;
-        Ok(fence(asking.session(self.settings()).await?).await?)
+        let session = asking.session(self.settings()).await?;
+        let since = Instant::now();
+        let fence = fence(session).await?;
+        self.fences().note(since.elapsed());
+        Ok(fence)
     }
 
     async fn fenced(&self, missed: &[Missed], patience: Duration) -> Result<Vec<Answer>, Error> {

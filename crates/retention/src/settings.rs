@@ -7,6 +7,8 @@ use base::SubscriptionName;
 use client::ConnInfo;
 use deletions::Bounds;
 
+use crate::shared_slot::SharedSlot;
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -14,6 +16,8 @@ pub struct Settings {
     pub subscription: SubscriptionName,
     /// The server and database whose deletions are captured.
     pub target: ConnInfo,
+    /// The slot of the other direction of a pair, where that reads the target's WAL, too.
+    pub shared_slot: Option<SharedSlot>,
     /// A directory of its own beside the subscription's other files.
     pub dir: PathBuf,
     /// How much is remembered.
@@ -28,7 +32,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The physical slot on the target that keeps WAL for capture.
+    /// The physical slot on the target that keeps WAL for capture, unless a shared one does.
     #[must_use]
     pub fn slot(&self) -> String {
         slot_of(&self.subscription)

@@ -7,6 +7,7 @@ mod error_reference;
 mod frames;
 pub mod publication;
 pub mod queue;
+pub mod restart_lsn;
 pub mod segments;
 pub mod slot;
 pub mod stream;

@@ -36,6 +36,7 @@ use txn::{Block, Input};
 
 use crate::Error;
 use crate::queue::{BLOCK_BYTES, Room};
+use crate::restart_lsn::RestartLsn;
 use crate::segments::Lineage;
 use crate::slot::shown;
 
@@ -89,23 +90,6 @@ impl Heard {
         {
             self.last_commit_time.store(i64::from_be_bytes(*time), Ordering::Relaxed);
         }
-    }
-}
-
-/// The position from which WAL is needed after a restart; it only moves forward.
-#[derive(Debug, Default)]
-pub struct RestartLsn(AtomicU64);
-
-impl RestartLsn {
-    /// Notes that WAL before `lsn` is not needed any more.
-    pub fn advance(&self, lsn: Lsn) {
-        self.0.fetch_max(lsn.as_u64(), Ordering::AcqRel);
-    }
-
-    /// The position.
-    #[must_use]
-    pub fn lsn(&self) -> Lsn {
-        Lsn::new(self.0.load(Ordering::Acquire))
     }
 }
 
@@ -408,7 +392,7 @@ impl Stream {
         let now = progress.snapshot();
         match &self.options.what {
             What::Pgoutput(_) => (now.flushed, Lsn::INVALID),
-            What::Wal { restart_lsn, .. } => (restart_lsn.lsn(), now.flushed),
+            What::Wal { restart_lsn, .. } => (restart_lsn.slot_lsn(), now.flushed),
         }
     }
 

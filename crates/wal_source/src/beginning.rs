@@ -13,9 +13,10 @@ use output::TakesPart;
 use source::end::{
     Exported, Holder, LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, flush, snapshot_session,
 };
+use source::restart_lsn::RestartLsn;
 use source::segments::Lineage;
 use source::slot::{self, SlotState};
-use source::stream::{RestartLsn, Stream, StreamOptions, What};
+use source::stream::{Stream, StreamOptions, What};
 use state::TableKey;
 use tokio::sync::mpsc;
 
@@ -259,7 +260,8 @@ impl Context<'_> {
             return Err(Unfit::NoRestart { path: self.settings.restart_file.clone(), why }.into());
         }
         let options = wanted.options(&restart.catalog)?;
-        let ((asks, asked), restart_lsn) = (mpsc::channel(1), Arc::<RestartLsn>::default());
+        let (asks, asked) = mpsc::channel(1);
+        let restart_lsn = Arc::new(RestartLsn::beside(self.settings.kept_beside.clone()));
         let judge = Judge { asks: asks.clone(), takes_part, options, refused_before };
         if is_removed {
             // Never moves the slot back to where it has no WAL.

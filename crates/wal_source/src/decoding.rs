@@ -17,7 +17,8 @@ use catalog::Catalog;
 use output::{Decoder, OnRefused, Place, Publications, Streaming, TakesPart};
 use source::publication::{PublishedTable, TableName};
 use source::queue::BLOCK_BYTES;
-use source::stream::{Heard, RestartLsn};
+use source::restart_lsn::RestartLsn;
+use source::stream::Heard;
 use tokio::sync::{mpsc, oneshot};
 use txn::{Block, Input};
 

@@ -14,8 +14,9 @@ use base::{Lsn, Progress};
 use client::{Replication, Session, Wire};
 use source::end::{FAREWELL, SOURCE_SETTINGS};
 use source::queue::queue;
+use source::restart_lsn::RestartLsn;
 use source::slot;
-use source::stream::{Heard, RestartLsn, Stream, StreamOptions, What};
+use source::stream::{Heard, Stream, StreamOptions, What};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -268,7 +269,7 @@ impl Begin {
         let (mut moved, mut at) = (Lsn::INVALID, Instant::now());
         loop {
             tokio::time::sleep(MOVE_SLOT).await;
-            let lsn = restart_lsn.lsn();
+            let lsn = restart_lsn.slot_lsn();
             if lsn == moved && at.elapsed() < TOUCH_SLOT {
                 continue;
             }

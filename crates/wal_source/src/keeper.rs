@@ -19,7 +19,7 @@ use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress, Xid};
 use catalog::Catalog;
 use output::{Place, Running};
-use source::stream::RestartLsn;
+use source::restart_lsn::RestartLsn;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;

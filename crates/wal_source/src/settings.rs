@@ -1,11 +1,13 @@
 //! What a subscription asks of the WAL of its source.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::SubscriptionName;
 use client::ConnInfo;
 use output::OriginFilter;
+use source::restart_lsn::KeptBeside;
 
 /// One subscription's settings, as far as its WAL is concerned. Names and units are the settings'
 /// own.
@@ -35,6 +37,8 @@ pub struct Settings {
     pub wal_stream: bool,
     /// Physical slots on the source. Their standbys must have WAL before it is decoded.
     pub synchronized_standby_slots: Vec<String>,
+    /// What the slot keeps WAL for beside this subscription.
+    pub kept_beside: Option<Arc<KeptBeside>>,
     /// The file in which the source's catalogs are kept for a restart.
     pub restart_file: PathBuf,
 }

@@ -5,21 +5,20 @@
 //! ```
 //! `misses` gives each transaction its own on the subscriber, with its commit time, as is the
 //! default where that is tracked. `misses-in-sets` writes many of them as sets, and has the goal.
+//! `status` says how long the look-ups of the run took, each with its fence: a forced flush.
 //! The clock runs from the start to the mark behind the updates. The other side counts the same
 //! misses as `update_missing`, without a look-up.
 
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use bench_report::table::{grouped, row};
 use testkit::Major;
 
 use super::{RETAIN, Stage, Tables, busy, quick};
-use crate::cases::lag::quantile;
 use crate::lab::cpu::{Cpu, cpu_of, spent};
 use crate::lab::load::{self, Amount, Script, Value};
 use crate::lab::measure::{Run, finish, median};
-use crate::lab::probe::Probe;
 use crate::lab::rig::DB;
 use crate::report::{Case, Goal};
 use crate::{Arm, Options, Say};
@@ -28,7 +27,8 @@ const MISSES: u64 = 200_000;
 const MISSES_QUICK: u64 = 50_000;
 const GOAL_PER_SECOND: f64 = 5_000.0;
 const SESSIONS: u64 = 10;
-const FENCES: u32 = 500;
+/// A look-up may take so much longer than its fence, both at the 99th percentile.
+const GOAL_BEYOND_FENCE: f64 = 5.0;
 
 const SCHEMA: &str = "CREATE TABLE missed (id integer PRIMARY KEY, n integer); CREATE SEQUENCE next_missed";
 
@@ -77,12 +77,12 @@ fn run_kind(options: &Options, say: &Say, major: Major, kind: &Kind) -> Result<C
         kind.what,
         quick(options)
     );
-    let mut fences = Vec::new();
+    let mut lookups = Vec::new();
     for repeat in 0..options.repeats() {
         let mut arms = [Arm::Native, Arm::Ours];
         arms.rotate_left(repeat as usize % 2);
         for arm in arms {
-            let run = run_once(&mut stage, kind, arm == Arm::Ours, misses, &mut fences)?;
+            let run = run_once(&mut stage, kind, arm == Arm::Ours, misses, &mut lookups)?;
             say.line(&format!("{name}: {}", case.describe(arm, repeat + 1, options.repeats(), &run)));
             case.add(arm, run);
         }
@@ -98,14 +98,8 @@ fn run_kind(options: &Options, say: &Say, major: Major, kind: &Kind) -> Result<C
         measured: grouped(rate),
         met: !kind.has_goal || rate >= GOAL_PER_SECOND,
     }];
-    if !fences.is_empty() {
-        let milliseconds = |part| format!("{:.2} ms", quantile(&fences, part) * 1e3);
-        case.further = vec![
-            row(["fence, on the idle subscriber after each run", "time"]),
-            row(["p50", &milliseconds(0.5)]),
-            row(["p99", &milliseconds(0.99)]),
-        ];
-    }
+    case.goals.push(beyond_fence(&lookups));
+    case.further = further(&lookups);
     Ok(case)
 }
 
@@ -114,7 +108,7 @@ fn run_once(
     kind: &Kind,
     remembers: bool,
     misses: u64,
-    fences: &mut Vec<f64>,
+    lookups: &mut Vec<Lookups>,
 ) -> Result<Run> {
     let retain: &[&str] = if remembers { &RETAIN } else { &[] };
     let words = [retain, kind.words].concat();
@@ -143,8 +137,8 @@ fn run_once(
     let answer = if remembers { "update_deleted" } else { "update_missing" };
     found(stage, answer, misses)?;
     let equal = stage.is_equal();
-    if remembers && stage.rig.major() >= Major::V17 {
-        fences.extend(time_fences(stage)?);
+    if remembers {
+        lookups.push(Lookups::of(stage)?);
     }
     let resident_bytes_max = sluice.resident_bytes_max();
     finish(Some(sluice))?;
@@ -158,13 +152,66 @@ fn found(stage: &Stage, answer: &str, misses: u64) -> Result<()> {
     Ok(())
 }
 
-/// What the fence takes that a look-up begins with.
-fn time_fences(stage: &Stage) -> Result<Vec<f64>> {
-    let probe = Probe::connect(&stage.rig.pair.target.url(DB))?;
-    let fence = |_| -> Result<f64> {
-        let begun = Instant::now();
-        probe.row("SELECT pg_logical_emit_message(false, 'pgsluice', '', true)")?;
-        Ok(begun.elapsed().as_secs_f64())
+/// How long the last look-ups of a run took, in milliseconds.
+#[derive(Clone, Copy)]
+struct Lookups {
+    median: f64,
+    p99: f64,
+    fence_median: f64,
+    fence_p99: f64,
+}
+
+impl Lookups {
+    fn of(stage: &Stage) -> Result<Lookups> {
+        let deletions = &stage.status()?["deletions"];
+        let milliseconds = |what: &str, quantile: &str| {
+            let microseconds = deletions[what][quantile].as_f64();
+            microseconds.map(|of| of / 1e3).with_context(|| format!("no look-ups in {deletions}"))
+        };
+        Ok(Lookups {
+            median: milliseconds("lookup_us", "median")?,
+            p99: milliseconds("lookup_us", "p99")?,
+            fence_median: milliseconds("fence_us", "median")?,
+            fence_p99: milliseconds("fence_us", "p99")?,
+        })
+    }
+}
+
+fn middle(lookups: &[Lookups], of: fn(&Lookups) -> f64) -> f64 {
+    median(lookups.iter().map(of))
+}
+
+fn beyond_fence(lookups: &[Lookups]) -> Goal {
+    let beyond = middle(lookups, |of| of.p99 - of.fence_p99);
+    Goal {
+        what: "look-up under load, beyond its fence, each at the 99th percentile".to_owned(),
+        goal: format!("at most {GOAL_BEYOND_FENCE:.0} ms"),
+        measured: format!("{beyond:.2} ms"),
+        met: !lookups.is_empty() && beyond <= GOAL_BEYOND_FENCE,
+    }
+}
+
+fn further(lookups: &[Lookups]) -> Vec<Vec<String>> {
+    let line = |what: &str, median: fn(&Lookups) -> f64, p99: fn(&Lookups) -> f64| {
+        let milliseconds = |of| format!("{:.2} ms", middle(lookups, of));
+        vec![what.to_owned(), milliseconds(median), milliseconds(p99)]
     };
-    (0..FENCES).map(fence).collect()
+    vec![
+        row(["the last look-ups of a run", "median", "99th percentile"]),
+        line("from the question to the answer", |of| of.median, |of| of.p99),
+        line("of that, the fence: a forced flush of the subscriber", |of| of.fence_median, |of| of.fence_p99),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_up_is_compared_with_its_fence() {
+        let of = |p99| Lookups { median: 1.0, p99, fence_median: 0.5, fence_p99: 2.0 };
+        assert!(beyond_fence(&[of(6.0), of(6.5), of(90.0)]).met);
+        assert!(!beyond_fence(&[of(7.5)]).met);
+        assert!(!beyond_fence(&[]).met);
+    }
 }

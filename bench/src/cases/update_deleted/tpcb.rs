@@ -139,6 +139,7 @@ fn run_kind(options: &Options, say: &Say, major: Major, kind: &Kind, sides: &[&S
     let mut stage = prepare(options, major, scale)?;
     let script = script(kind, scale, clients);
     let time = if options.quick { TIME_QUICK } else { TIME };
+    let time = options.seconds.map_or(time, Duration::from_secs);
     let mut off: Vec<Measured> = Vec::new();
     let mut all: Vec<Vec<Measured>> = vec![Vec::new(); sides.len()];
     let repeats = options.repeats();

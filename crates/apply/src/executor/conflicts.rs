@@ -71,7 +71,7 @@ impl Executor {
         guarded: bool,
     ) -> Result<(), Error> {
         // Where conflicts are expected, the look that finds them comes first.
-        let unlike = self.expecting.is_likely() && !matches!(op, Op::Insert(_));
+        let unlike = self.shared.expecting.is_likely() && !matches!(op, Op::Insert(_));
         self.replay_single(table, op, begin, guarded, unlike).await
     }
 

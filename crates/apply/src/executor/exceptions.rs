@@ -25,10 +25,19 @@ use state::ConflictOutcome;
 
 use super::*;
 
-/// Fewer changes than these are replayed one at a time at once.
-const CHANGES_MIN: usize = 16;
+/// Of fewer rows than these, none needs to be taken out: they are replayed at once.
+const ROWS_MIN: usize = 2;
 
 impl Executor {
+    /// Whether a chunk begins in this form: conflicts are expected, and the form suits it.
+    pub(super) fn begins_telling(&self, plan: &Plan) -> bool {
+        self.shared.expecting.is_likely() && self.may_tell(plan)
+    }
+
+    fn may_tell(&self, plan: &Plan) -> bool {
+        !self.writer.is_exact_only() && plan.rows() >= ROWS_MIN && plan.takes_exceptions()
+    }
+
     /// Applies whole transactions as one target transaction, with exceptions. Returns false, with
     /// everything rolled back, if that is not possible.
     pub(super) async fn apply_excepting(&mut self, batch: &Batch) -> Result<bool, Error> {
@@ -69,11 +78,8 @@ impl Executor {
     }
 
     fn plan_excepting(&self, batch: &Batch) -> Option<Plan> {
-        if self.writer.is_exact_only() || batch.changes.len() < CHANGES_MIN {
-            return None;
-        }
         let mut plan = Plan::new(self.writer.binary());
-        let fits = plan.add_all(&batch.changes).is_ok() && plan.takes_exceptions();
+        let fits = plan.add_all(&batch.changes).is_ok() && self.may_tell(&plan);
         fits.then_some(plan)
     }
 
@@ -92,7 +98,7 @@ impl Executor {
         };
         tracing::debug!(rows, exceptions = exceptions.len(), "a set with exceptions");
         if exceptions.is_empty() {
-            self.expecting.met(false);
+            self.shared.expecting.met(false);
             return Ok(Some(rows));
         }
         let mark = self.conflicts.mark();
@@ -104,7 +110,7 @@ impl Executor {
             Ok(true) => {
                 self.conflicts.sort_from(mark);
                 self.record_resolved().await?;
-                self.expecting.met(true);
+                self.shared.expecting.met(true);
                 Ok(Some(rows))
             }
             // The error comes again where it is reported.

@@ -58,11 +58,11 @@ impl Executor {
             }
             if committed < count {
                 let one = rest.take_first(1);
-                let fails = count > 1 || self.expecting.is_likely();
+                let fails = count > 1 || self.shared.expecting.is_likely();
                 if fails && one.changes.len() <= REPLAYED_MAX {
                     let told = self.conflicts.told;
                     self.replay_transactions(&one).await?;
-                    self.expecting.met(self.conflicts.told > told);
+                    self.shared.expecting.met(self.conflicts.told > told);
                 } else {
                     self.apply_transactions(Chunk::whole(one, self.writer.binary())).await?;
                 }

@@ -54,7 +54,7 @@ pub(super) async fn work(
 async fn carry_out(executor: &mut Executor, command: Command) -> Result<WorkerAnswer, Error> {
     let held = |executor: &Executor, digest: &Digest, held: bool| {
         if held {
-            executor.shared.set_size().fitted(digest.transactions);
+            executor.shared.fitted(digest.transactions);
             WorkerAnswer::Committed
         } else {
             WorkerAnswer::Stumbled

@@ -5,7 +5,7 @@
 //! | a new subscription, copying | 1 | 2: the stream's, the snapshot's | 2 (look, monitor) and one per copy connection | 1 (control) and one per copy connection |
 //! | continued with unfinished tables | 1 more, temporary, but for `source_mode = wal` | 2 | the same | the same |
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
-//! | a table was added | the same | 2 | as for a new subscription | 1 more per copy connection |
+//! | a table was added | 1 more, temporary, but for `source_mode = wal` | 2 | as for a new subscription | 1 more per copy connection |
 //!
 //! A new schema's indexes are built after the copy, over the same number of connections. The part
 //! of the schema that waits for the stream takes one more session on the target.

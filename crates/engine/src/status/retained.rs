@@ -1,6 +1,8 @@
 //! What is remembered of the target's deletions, for `status`.
 
-use retention::{Condition, Retention, Waiting};
+use std::time::Duration;
+
+use retention::{Condition, Quantiles, Retention, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// See the module.
@@ -27,6 +29,29 @@ pub struct RetainedSnapshot {
     pub not_covered_because: Option<String>,
     /// Misses about which nothing is known, so that they count as `update_missing`.
     pub retention_exceeded: u64,
+    /// How long the last look-ups of missing rows took, from the question to the answer; null
+    /// before the first.
+    #[serde(default)]
+    pub lookup_us: Option<QuantilesSnapshot>,
+    /// How long their fences took, which every look-up begins with.
+    #[serde(default)]
+    pub fence_us: Option<QuantilesSnapshot>,
+}
+
+/// What a part of some durations did not exceed, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuantilesSnapshot {
+    /// Half of them.
+    pub median: u64,
+    /// 99 of 100.
+    pub p99: u64,
+}
+
+impl From<Quantiles> for QuantilesSnapshot {
+    fn from(Quantiles { median, p99 }: Quantiles) -> QuantilesSnapshot {
+        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        QuantilesSnapshot { median: microseconds(median), p99: microseconds(p99) }
+    }
 }
 
 impl RetainedSnapshot {
@@ -52,6 +77,8 @@ impl RetainedSnapshot {
             cut_lsn: figures.and_then(|figures| figures.cut).map(|cut| cut.lsn.to_string()),
             not_covered_because: retention.not_covered_because(),
             retention_exceeded: retention.retention_exceeded(),
+            lookup_us: retention.lookup_times().map(QuantilesSnapshot::from),
+            fence_us: retention.fence_times().map(QuantilesSnapshot::from),
         }
     }
 }

@@ -15,6 +15,8 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::HITS_MIN;
+
 /// How long a phase is waited for. What never comes in this time under load
 /// counts as a miss.
 const PHASE_BOUND: Duration = Duration::from_secs(15);
@@ -54,6 +56,11 @@ impl Victim {
             15..18 => Victim::Source,
             _ => Victim::Link,
         }
+    }
+
+    /// How often it must be ended, in whatever phase.
+    pub(crate) fn hits_min(self) -> u32 {
+        if self == Victim::Source { HITS_MIN } else { 1 }
     }
 
     /// The others are asked to end, or live on.
@@ -151,8 +158,14 @@ pub(crate) fn await_phase(recorder: &Recorder, wanted: Phase, random: &mut StdRn
             }
             return true;
         }
+        look_again();
     }
     false
+}
+
+/// Pauses between two looks for a phase: the servers need the processors.
+fn look_again() {
+    std::thread::sleep(Duration::from_micros(20));
 }
 
 /// Stops the process `pid`, whose recorder this is, while it is in `wanted`, so that the kill
@@ -161,6 +174,7 @@ pub(crate) fn freeze_in(recorder: &Recorder, wanted: Phase, pid: u32) -> bool {
     let deadline = Instant::now() + PHASE_BOUND;
     while Instant::now() < deadline {
         if !recorder.read().is(wanted) {
+            look_again();
             continue;
         }
         signal(pid, Signal::STOP);
@@ -182,6 +196,7 @@ pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
     let deadline = Instant::now() + PHASE_BOUND;
     while Instant::now() < deadline {
         if !recorder.read().is(Phase::Commit) {
+            look_again();
             continue;
         }
         signal(backend, Signal::STOP);

@@ -54,7 +54,7 @@ impl Load {
 
 /// Drops both directions; nothing is left on either server.
 #[track_caller]
-fn drop_both(s: &mut Scenario) {
+pub(crate) fn drop_both(s: &mut Scenario) {
     s.stop();
     for number in 0..s.followers() {
         let dropped = s.call(number, &["drop", "--both-ways"]);

@@ -118,3 +118,49 @@ fn d5_rows_that_conflict_end_as_one_change_at_a_time_does() {
         });
     }
 }
+
+/// After a conflict, small transactions and small parts are expected to meet others, and yet are
+/// written as sets: again as plain ones when no other has come for a while.
+#[test]
+fn d5_a_conflict_leaves_small_sets_sets() {
+    let strategies = [
+        FOLDED,
+        &["--batch-rows-max", "5"],
+        &["--batch-rows-max", "5", "--max-parallel-apply-workers-per-subscription", "2"],
+        DECODED,
+    ];
+    let logs = |builder: Builder| builder.setting("log_statement", "all");
+    scenario_alone(
+        &strategies,
+        |builder| builder,
+        logs,
+        |s| {
+            s.both("CREATE TABLE alone (id int PRIMARY KEY, v text)");
+            s.publish("FOR TABLE alone, mark");
+            s.source("INSERT INTO alone SELECT i, 'v' FROM generate_series(1, 100) i");
+            s.follow();
+            s.catch_up();
+            s.target("DELETE FROM alone WHERE id = 1");
+            s.source("UPDATE alone SET v = 'w' WHERE id <= 5");
+            s.catch_up();
+            assert_eq!(s.conflicts("update_missing"), 1);
+            for round in 0..20 {
+                let before = s.pair().target.log().len();
+                s.source(&format!("UPDATE alone SET v = '{round}' WHERE id BETWEEN 11 AND 15"));
+                s.source(&format!("UPDATE alone SET v = '{round}' WHERE id BETWEEN 21 AND 40"));
+                s.catch_up();
+                let log = s.pair().target.log().split_off(before);
+                for number in 0..s.followers() {
+                    let of = format!("pgsluice {} apply", s.name(number));
+                    let to_table = |line: &&str| {
+                        line.contains(&of) && line.contains("execute") && line.contains("\"alone\"")
+                    };
+                    let sent = log.lines().filter(to_table).count();
+                    // Twenty-five rows; a set of five or more each time.
+                    assert!((1..=5).contains(&sent), "{sent} statements in round {round}:\n{log}");
+                }
+            }
+            assert_eq!(s.conflicts("update_missing"), 1);
+        },
+    );
+}

@@ -47,6 +47,7 @@ mod remedies;
 mod replaced;
 mod resolutions;
 mod shared;
+mod shared_slot;
 mod statements;
 #[allow(dead_code, reason = "the golden themes use other words of it")]
 mod support;
@@ -58,3 +59,4 @@ mod types;
 mod update_deleted;
 mod update_deleted_faults;
 mod verify;
+mod worked_example;

@@ -4,4 +4,5 @@
 
 mod capture;
 mod horizon;
+mod shared_slot;
 mod support;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{Oid, PgTimestamp};
 use client::{ConnInfo, Session};
 use deletions::{Answer, Bounds, Equality, Identity, RowKey, Tombstone, Value};
-use retention::{Condition, Retention, Settings, fence, run};
+use retention::{Condition, Retention, Settings, SharedSlot, fence, run};
 use testkit::{Cluster, Major, wait_for};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -26,10 +26,16 @@ pub(crate) struct Capturing {
 
 impl Capturing {
     pub(crate) fn begin(cluster: &Cluster, dir: &Path) -> Capturing {
+        Capturing::begin_with(cluster, dir, None)
+    }
+
+    /// Begins, in a pair if there is a slot of the other direction.
+    pub(crate) fn begin_with(cluster: &Cluster, dir: &Path, shared_slot: Option<SharedSlot>) -> Capturing {
         let runtime = Runtime::new().unwrap();
         let settings = Settings {
             subscription: "s".parse().unwrap(),
             target: ConnInfo::parse(&cluster.url(DB)).unwrap(),
+            shared_slot,
             dir: dir.to_owned(),
             bounds: Bounds::default(),
             status_interval: Duration::from_secs(1),

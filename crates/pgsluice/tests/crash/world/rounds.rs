@@ -61,7 +61,10 @@ impl World {
             if !is_long && (seen || round >= ROUNDS_MAX) {
                 return;
             }
-            let rare: Vec<Phase> = streaming.iter().copied().filter(|phase| missing(phase) == most).collect();
+            let rare: Vec<Phase> = match most {
+                0 if self.tally.answers_lost == 0 => vec![Phase::Commit],
+                _ => streaming.iter().copied().filter(|phase| missing(phase) == most).collect(),
+            };
             if self.random.random_bool(0.4) || self.behind() > BEHIND_MAX {
                 load.ebb(true);
                 self.breathe();
@@ -88,18 +91,18 @@ impl World {
     }
 
     /// The victim in `wanted`. pgsluice and the target come before any of them comes again, unless
-    /// that does not succeed. In COMMIT it is the connection, and then a victim that was spared so
-    /// far.
+    /// that does not succeed, or the phase was hit often enough and some victim is still spared. In
+    /// COMMIT it is the connection, and then a victim that was spared so far.
     fn victim(&mut self, wanted: Phase) -> Victim {
-        let tried = &mut self.tried[wanted as usize];
-        *tried += 1;
+        self.tried[wanted as usize] += 1;
         if wanted == Phase::Keep {
             // The phase concerns no other process, and is over before the target could answer a
             // probe.
             return Victim::Sluice;
         }
-        let missing = match *tried {
-            ..=TRIES_MAX => [Victim::Sluice, Victim::Target]
+        let hit = self.tally.counted(wanted) >= self.hits_min(wanted) && self.spared().is_some();
+        let missing = match self.tried[wanted as usize] {
+            ..=TRIES_MAX if !hit => [Victim::Sluice, Victim::Target]
                 .into_iter()
                 .find(|victim| self.tally.hits(wanted, *victim) == 0),
             _ => None,
@@ -107,12 +110,17 @@ impl World {
         match missing {
             Some(victim) => victim,
             None if wanted == Phase::Commit && self.tally.answers_lost == 0 => Victim::Link,
-            None => match Victim::ALL.into_iter().find(|victim| self.tally.of(*victim) == 0) {
+            None => match self.spared() {
                 Some(spared) => spared,
                 None if self.is_fleeting(wanted) => Victim::Sluice,
                 None => Victim::pick(&mut self.random),
             },
         }
+    }
+
+    /// A victim that was ended too rarely so far.
+    fn spared(&self) -> Option<Victim> {
+        Victim::ALL.into_iter().find(|victim| self.tally.of(*victim) < victim.hits_min())
     }
 
     /// Whether it was wanted often, and hit too rarely.
