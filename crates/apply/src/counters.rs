@@ -38,7 +38,8 @@ pub struct Counters {
     pub replanned: AtomicU64,
     /// Chunks of which a part was executed before their turn to commit came.
     pub ahead: AtomicU64,
-    /// Chunks of these whose execution was void and was repeated.
+    /// Chunks that failed when they were executed so early, and large transactions that were rolled
+    /// back for a chunk before them. Both were executed again.
     pub ahead_void: AtomicU64,
     /// Target transactions that were committed before an earlier one
     /// (`commit_order = relaxed`).

@@ -425,7 +425,10 @@ impl Executor {
             }
             Err(Setback::Broken(error)) if !self.wire_is_alive() => Err(error),
             // The cancelled statement may have been BEGIN.
-            Err(_) => self.roll_back().await.map(|()| false),
+            Err(setback) => {
+                tracing::debug!(?setback, "a chunk does not hold so early: it is executed again in its turn");
+                self.roll_back().await.map(|()| false)
+            }
         }
     }
 

@@ -428,8 +428,8 @@ impl Workers {
                 schedule.executed(number);
             }
             WorkerAnswer::Voided => {
-                add(&self.shared.counters.ahead_void, 1);
-                schedule.voided(number);
+                let too_early = schedule.voided(number);
+                add(&self.shared.counters.ahead_void, u64::from(too_early));
             }
             WorkerAnswer::RolledBack => schedule.rolled_back(number),
             WorkerAnswer::Cancelled => schedule.cancelled(number),

@@ -229,9 +229,12 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_ahead_total", "counter", "Chunks executed before their turn to commit.", |s| {
         plain(s.totals.ahead as f64)
     }),
-    family("pgsluice_ahead_void_total", "counter", "Chunks executed too early, and then again.", |s| {
-        plain(s.totals.ahead_void as f64)
-    }),
+    family(
+        "pgsluice_ahead_void_total",
+        "counter",
+        "Chunks that failed when executed early, and were executed again.",
+        |s| plain(s.totals.ahead_void as f64),
+    ),
     family(
         "pgsluice_out_of_order_total",
         "counter",

@@ -266,9 +266,11 @@ impl Preserve {
         self.advance();
     }
 
-    /// A speculative execution failed and was rolled back (rule A1).
-    pub fn voided(&mut self, number: u64) {
+    /// A speculative execution failed and was rolled back (rule A1). Returns whether it failed by
+    /// itself, and not because it was cancelled.
+    pub fn voided(&mut self, number: u64) -> bool {
         let entry = self.entry(number);
+        let by_itself = matches!(entry.state, State::Speculating);
         match &mut entry.state {
             State::Speculating => {
                 entry.state = State::Queued { tried: true };
@@ -282,6 +284,7 @@ impl Preserve {
         }
         self.stopped(number);
         self.advance();
+        by_itself
     }
 
     /// The cancel request has reached the server. Once the statement has also ended, it cannot hit

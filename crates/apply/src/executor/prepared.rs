@@ -16,6 +16,7 @@ pub(super) struct Prepared {
 }
 
 /// Why a set-based chunk was given up.
+#[derive(Debug)]
 pub(super) enum Setback {
     /// The target was not as the source had it.
     Unexpected,

@@ -67,7 +67,7 @@ pub struct Totals {
     /// Chunks executed before their turn to commit.
     #[serde(default)]
     pub ahead: u64,
-    /// The number of them that were executed again.
+    /// The number that failed so early and were executed again.
     #[serde(default)]
     pub ahead_void: u64,
     /// Target transactions that were committed before an earlier one.

@@ -125,8 +125,8 @@ fn d5_rows_that_conflict_end_as_one_change_at_a_time_does() {
 fn d5_a_conflict_leaves_small_sets_sets() {
     let strategies = [
         FOLDED,
-        &["--batch-rows-max", "5"],
-        &["--batch-rows-max", "5", "--max-parallel-apply-workers-per-subscription", "2"],
+        &["--batch-rows-max", "20"],
+        &["--batch-rows-max", "20", "--max-parallel-apply-workers-per-subscription", "2"],
         DECODED,
     ];
     let logs = |builder: Builder| builder.setting("log_statement", "all");

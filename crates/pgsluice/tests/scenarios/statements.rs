@@ -101,6 +101,10 @@ const STATEMENTS: &[(&str, &str)] = &[
         "GRANT SET ON PARAMETER session_replication_role TO sluice;",
         "GRANT SET ON PARAMETER session_replication_role TO sluice;",
     ),
+    (
+        "ALTER DEFAULT PRIVILEGES",
+        "ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON TABLES TO sluice",
+    ),
     ("CREATE DATABASE", "CREATE DATABASE shop"),
     ("ALTER DATABASE ... SET", "ALTER DATABASE shop SET work_mem = '8MB'"),
     ("SELECT pg_reload_conf()", "SELECT pg_reload_conf()"),
