@@ -407,7 +407,9 @@ impl World {
                 self.schedule.committed(number);
             }
             Report::Executed => self.preserve().executed(number),
-            Report::Voided => self.preserve().voided(number),
+            Report::Voided => {
+                self.preserve().voided(number);
+            }
             Report::RolledBack => self.preserve().rolled_back(number),
             Report::Cancelled => self.preserve().cancelled(number),
         }

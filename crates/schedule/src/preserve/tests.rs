@@ -107,7 +107,7 @@ fn a1_what_was_met_ahead_is_void_and_tried_again_as_head() {
     schedule.push(keys(&[1]));
     schedule.push(keys(&[2]));
     polled(&mut schedule);
-    schedule.voided(2);
+    assert!(schedule.voided(2));
     assert_eq!(polled(&mut schedule), []);
     schedule.committed(1);
     assert_eq!(polled(&mut schedule).last(), Some(&Action::Whole { number: 2, worker: 0 }));
@@ -142,7 +142,7 @@ fn a3_a_head_that_waits_for_a_lock_lets_the_others_go() {
     assert_eq!(polled(&mut schedule), expected);
     schedule.rolled_back(2);
     // Answered or not, the chunk is rolled back once the server has the cancel request.
-    schedule.voided(3);
+    assert!(!schedule.voided(3), "it was cancelled");
     assert_eq!(polled(&mut schedule), []);
     schedule.cancelled(3);
     assert_eq!(polled(&mut schedule), [Action::Rollback { number: 3, worker: 2 }]);
