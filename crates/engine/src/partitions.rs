@@ -94,17 +94,20 @@ impl Partitions {
     }
 
     /// Compares the leaves with those of the last look, and probes both ends where they may differ.
+    /// Returns whether leaves came or went; `stale` leaves the probes to a later look then.
     pub(crate) async fn look(
         &mut self,
         subscription: Subscription<'_>,
         source: &Session,
         state: &State,
-    ) -> Result<(), Error> {
+        stale: bool,
+    ) -> Result<bool, Error> {
         self.postponed = false;
         let seen = seen(source, &subscription.settings.publications).await?;
         if seen.roots.is_empty() && self.known.as_ref().is_none_or(BTreeMap::is_empty) {
-            return Ok(());
+            return Ok(false);
         }
+        let is_first = self.known.is_none();
         let known = match self.known.take() {
             Some(known) => known,
             None => {
@@ -116,12 +119,18 @@ impl Partitions {
         let mut now = compare(&known, seen, copied);
         if !fill_bounds(source, &known, &mut now).await? {
             (self.known, self.postponed) = (Some(known), true);
-            return Ok(());
+            return Ok(false);
         }
         store(state, &known, &now).await?;
+        // A subscription's first look has nothing to compare with.
+        let moved = !(is_first && known.is_empty()) && came_or_went(&known, &now);
         self.known = Some(now);
+        if stale && moved {
+            return Ok(true);
+        }
         self.differing.retain(|pair, _| self.known.as_ref().is_some_and(|known| known.contains_key(pair)));
-        self.probe(subscription, source, state).await
+        self.probe(subscription, source, state).await?;
+        Ok(moved)
     }
 
     /// Compares both ends where they may differ, and reports the differences.
@@ -209,6 +218,12 @@ async fn fill_bounds(
         }
     }
     Ok(true)
+}
+
+/// Whether a leaf is present in one of these only.
+fn came_or_went(known: &BTreeMap<Pair, PartitionRow>, now: &BTreeMap<Pair, PartitionRow>) -> bool {
+    let is_in = |rows: &BTreeMap<Pair, PartitionRow>, pair| rows.get(pair).is_some_and(is_present);
+    known.keys().chain(now.keys()).any(|pair| is_in(known, pair) != is_in(now, pair))
 }
 
 /// A lost partition is recognized by its stored row.

@@ -81,6 +81,10 @@ pub(crate) struct StreamKind {
     pub(crate) binary: bool,
     /// The subscription was adopted from a native one, which has its own list of tables.
     pub(crate) adopted: bool,
+    /// The source's `pgoutput` goes by what a table was when the stream first met it: after ATTACH
+    /// or DETACH it sends changes under the wrong name or not at all, until the stream starts
+    /// again. So it is before PostgreSQL 15, whose `rel_sync_cache_relation_cb` looks anew.
+    pub(crate) keeps_partitions: bool,
 }
 
 /// The result of a look at the publication.
@@ -184,7 +188,9 @@ impl<'a> Refreshing<'a> {
                 source.insert(made.await?)
             }
         };
-        self.look_at_partitions(session).await?;
+        if self.look_at_partitions(session).await? {
+            return Ok(Err(self.streams_anew()));
+        }
         let seen = published_digest(session, &settings.publications).await?;
         if digest.as_ref() == Some(&seen) {
             return Ok(Ok(()));
@@ -211,6 +217,9 @@ impl<'a> Refreshing<'a> {
                 "starting the stream again: values come as text, because a table that was added needs that: {why}"
             );
             return Ok(Err(Restart));
+        }
+        if self.needs_other_stream(&new) {
+            return Ok(Err(self.streams_anew()));
         }
         self.join(session, new).await?;
         // Looks once more, for the status and for tables that were added meanwhile.
@@ -240,13 +249,35 @@ impl<'a> Refreshing<'a> {
         Subscription { settings: self.attempt.settings, status: self.attempt.status }
     }
 
-    /// Looks at the partitions. It only reports, and never keeps tables from joining.
-    async fn look_at_partitions(&mut self, source: &Session) -> Result<(), Error> {
-        let looked = self.partitions.look(self.subscription(), source, self.state).await;
+    /// Says that the stream starts again, for a source that keeps the partitions it saw first.
+    fn streams_anew(&self) -> Restart {
+        tracing::info!(
+            subscription = %self.attempt.settings.subscription,
+            "beginning a new stream: tables or partitions came or went, and the source's PostgreSQL goes by \
+             what each was when a stream first met it"
+        );
+        Restart
+    }
+
+    /// Whether the stream has not yet started again for one of these tables. Each may have been a
+    /// partition for a while, even between two looks.
+    fn needs_other_stream(&self, new: &[(PublishedTable, CopyJob)]) -> bool {
+        let oids = new.iter().map(|(table, _)| table.oid);
+        self.stream.keeps_partitions && self.attempt.status.streams_anew_for(oids)
+    }
+
+    /// Looks at the partitions. It only reports, and never keeps tables from joining. Returns
+    /// whether the stream must start again before anything is reported.
+    async fn look_at_partitions(&mut self, source: &Session) -> Result<bool, Error> {
+        let stale = self.stream.keeps_partitions;
+        let looked = self.partitions.look(self.subscription(), source, self.state, stale).await;
         self.attempt.status.set_partitions(self.partitions.differing());
-        let Err(error) = looked else {
-            self.partitions_failed = None;
-            return Ok(());
+        let error = match looked {
+            Ok(moved) => {
+                self.partitions_failed = None;
+                return Ok(stale && moved);
+            }
+            Err(error) => error,
         };
         if source.is_closed() || self.state.session().is_closed() {
             return Err(error);
@@ -260,7 +291,7 @@ impl<'a> Refreshing<'a> {
             );
             self.partitions_failed = Some(reason);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Compares the publication with the tables that the target knows.
@@ -369,6 +400,7 @@ impl<'a> Refreshing<'a> {
             };
             if applied >= since {
                 self.take_off(&name, oid, source).await?;
+                self.attempt.status.leaves_stream(oid);
                 self.ended(self.joins.forget(key(&name)).await).await;
                 self.judge.iter().for_each(|judge| judge.takes_part.remove(&key(&name)));
                 self.gone.remove(&name);

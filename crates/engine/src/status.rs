@@ -24,12 +24,12 @@
 //! While the source is not connected, nobody knows how far it is. The bytes stay at the last
 //! figure, and the seconds of the receive lag grow from the last answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apply::{Counters, SnapshotGate};
-use base::{Lsn, PgTimestamp, Progress, SubscriptionName};
+use base::{Lsn, Oid, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
 use retention::Retention;
 use schema::SchemaProgress;
@@ -109,6 +109,8 @@ pub struct Status {
     failing: Mutex<Option<Failing>>,
     /// What is remembered of the target's deletions.
     retention: OnceLock<Arc<Retention>>,
+    /// New tables for which the stream was started again.
+    streamed_anew: Mutex<BTreeSet<Oid>>,
     /// The logged reasons why tables wait.
     told_waiting: Mutex<BTreeMap<String, String>>,
 }
@@ -154,6 +156,7 @@ impl Status {
             spooling: Arc::default(),
             failing: Mutex::default(),
             retention: OnceLock::new(),
+            streamed_anew: Mutex::default(),
             told_waiting: Mutex::default(),
         }
     }
@@ -362,6 +365,19 @@ impl Status {
     /// Stores the result of a look at the publication's tables.
     pub fn set_refresh(&self, refresh: Refresh) {
         *self.refresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(refresh);
+    }
+
+    /// Notes tables for which the stream starts again. Returns whether it has not yet done so for
+    /// one of them.
+    pub(crate) fn streams_anew_for(&self, tables: impl IntoIterator<Item = Oid>) -> bool {
+        let mut known = self.streamed_anew.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.into_iter().fold(false, |any, table| known.insert(table) || any)
+    }
+
+    /// The reverse, for a table that is forgotten.
+    pub(crate) fn leaves_stream(&self, table: Option<Oid>) {
+        let mut known = self.streamed_anew.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|known| Some(*known) != table);
     }
 
     /// Stores the result of a look at the partitions of published roots, beside the last

@@ -59,7 +59,11 @@ impl Attempt<'_> {
             SourceMode::Wal => Some(self.wal(&ends).restart()?),
         };
         options.copied_from = self.copied_from(&ends, restart.as_ref()).await?;
-        let kind = StreamKind { binary, adopted: ends.adopted.is_some() };
+        let kind = StreamKind {
+            binary,
+            adopted: ends.adopted.is_some(),
+            keeps_partitions: restart.is_none() && ends.source.wire.version().major() < 15,
+        };
         let copied = furthest(&joined);
         let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;

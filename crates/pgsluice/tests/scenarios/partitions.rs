@@ -3,9 +3,9 @@
 //! root and leaf.
 
 use serde_json::Value;
-use testkit::wait_for;
+use testkit::{Major, wait_for};
 
-use crate::support::{BOUND, Scenario, scenario_with};
+use crate::support::{BOUND, Scenario, scenario_on, scenario_with};
 
 /// Both source modes, with a short refresh interval.
 const OFTEN: &[&[&str]] = &[
@@ -249,5 +249,45 @@ fn a_root_and_a_leaf_with_different_identities_lose_what_check_says() {
         s.wait_for_log("public.stops");
         assert_eq!(s.target_one("SELECT count(*) FROM mark WHERE id = 1000"), "0");
         s.kill();
+    });
+}
+
+/// A source of 14 goes by what a table was when its stream first met it, so the stream starts
+/// again. The leaves are published as themselves here.
+#[test]
+fn a_leaf_that_changed_before_it_was_attached_joins_as_itself() {
+    scenario_on(&[Major::V14, Major::V18], OFTEN, |s| {
+        s.both(
+            "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); \
+             CREATE TABLE low PARTITION OF root FOR VALUES FROM (0) TO (100); \
+             CREATE TABLE high (id int PRIMARY KEY, v text)",
+        );
+        s.publish("FOR TABLE root, mark");
+        s.follow();
+        for round in 1..=2 {
+            // The stream meets the table while it is not published.
+            s.source(&format!("INSERT INTO high VALUES ({}, 'alone')", 100 + round));
+            s.catch_up();
+            s.source("ALTER TABLE root ATTACH PARTITION high FOR VALUES FROM (100) TO (200)");
+            s.target("ALTER TABLE root ATTACH PARTITION high FOR VALUES FROM (100) TO (200)");
+            s.source(&format!("INSERT INTO root VALUES ({}, 'through the root')", 110 + round));
+            for number in 0..s.followers() {
+                let log = || Ok(s.log(number).matches("joined: replicated from now on").count() == round);
+                wait_for("the leaf to join", BOUND, log).unwrap();
+            }
+            s.source(&format!(
+                "INSERT INTO root VALUES ({}, 'later'); UPDATE high SET v = v || '.'",
+                120 + round
+            ));
+            s.catch_up();
+            s.same();
+            s.source("ALTER TABLE root DETACH PARTITION high");
+            s.target("ALTER TABLE root DETACH PARTITION high");
+            for number in 0..s.followers() {
+                let log = || Ok(s.log(number).matches("no longer in the publication").count() == round);
+                wait_for("the leaf to be forgotten", BOUND, log).unwrap();
+            }
+            s.target("TRUNCATE high");
+        }
     });
 }

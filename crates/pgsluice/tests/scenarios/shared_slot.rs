@@ -107,6 +107,7 @@ fn a_pair_captures_deletions_behind_the_slots_that_it_has() {
         write_wal(s, 10_000);
         let moves = wait_for("the slot to move", BOUND, || {
             write_wal(s, 100_000 + s.target_one("SELECT max(id) FROM t").parse::<u32>().unwrap());
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(std::time::Duration::from_secs(1));
             Ok(s.target_one(&format!("SELECT '{}'::pg_lsn > '{before}'", restart_lsn(s))) == "t")
         });
@@ -150,6 +151,7 @@ fn a_way_back_takes_over_what_keeps_wal() {
         let over = wait_for("the own slot to be dropped", BOUND, || {
             write_wal(s, first);
             first += 6_000;
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(std::time::Duration::from_secs(1));
             Ok(slots(s, Scenario::target_one) == name)
         });

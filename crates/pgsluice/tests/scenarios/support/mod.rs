@@ -56,6 +56,13 @@ pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scena
     Major::each(MAJORS_AT_ONCE, |major| tell(Scenario::on(shared(major), strategies), &scenario));
 }
 
+/// [`scenario_with`] on majors that differ in what is tested, whichever ones are under test.
+pub(crate) fn scenario_on(majors: &[Major], strategies: &[&[&str]], scenario: impl Fn(&mut Scenario)) {
+    for major in majors {
+        tell(Scenario::on(shared(*major), strategies), &scenario);
+    }
+}
+
 /// [`scenario_with`] in databases created with these options of `CREATE DATABASE`. Not every
 /// encoding can be read from WAL: a strategy that does not name a source reads a logical slot.
 pub(crate) fn scenario_in(
