@@ -371,7 +371,9 @@ impl Status {
     /// one of them.
     pub(crate) fn streams_anew_for(&self, tables: impl IntoIterator<Item = Oid>) -> bool {
         let mut known = self.streamed_anew.lock().unwrap_or_else(PoisonError::into_inner);
-        tables.into_iter().fold(false, |any, table| known.insert(table) || any)
+        let before = known.len();
+        known.extend(tables);
+        known.len() > before
     }
 
     /// The reverse, for a table that is forgotten.
