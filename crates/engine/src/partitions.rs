@@ -94,7 +94,8 @@ impl Partitions {
     }
 
     /// Compares the leaves with those of the last look, and probes both ends where they may differ.
-    /// Returns whether leaves came or went; `stale` leaves the probes to a later look then.
+    /// If leaves came or went and the stream is `stale` then, returns true and leaves the probes to
+    /// a later look.
     pub(crate) async fn look(
         &mut self,
         subscription: Subscription<'_>,
@@ -123,14 +124,14 @@ impl Partitions {
         }
         store(state, &known, &now).await?;
         // A subscription's first look has nothing to compare with.
-        let moved = !(is_first && known.is_empty()) && came_or_went(&known, &now);
+        let moved = stale && !(is_first && known.is_empty()) && came_or_went(&known, &now);
         self.known = Some(now);
-        if stale && moved {
+        if moved {
             return Ok(true);
         }
         self.differing.retain(|pair, _| self.known.as_ref().is_some_and(|known| known.contains_key(pair)));
         self.probe(subscription, source, state).await?;
-        Ok(moved)
+        Ok(false)
     }
 
     /// Compares both ends where they may differ, and reports the differences.

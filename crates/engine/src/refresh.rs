@@ -20,6 +20,9 @@
 //!
 //! If another table on the source has taken a table's name, the table is left out. It joins again
 //! as a new table does ([`replaced`]).
+//!
+//! Before PostgreSQL 15 the source's stream goes by what a table was when it first met it. It starts
+//! again before a new table joins, and before anything is said of partitions that came or went.
 
 mod apart;
 mod replaced;
@@ -273,9 +276,9 @@ impl<'a> Refreshing<'a> {
         let looked = self.partitions.look(self.subscription(), source, self.state, stale).await;
         self.attempt.status.set_partitions(self.partitions.differing());
         let error = match looked {
-            Ok(moved) => {
+            Ok(must_restart) => {
                 self.partitions_failed = None;
-                return Ok(stale && moved);
+                return Ok(must_restart);
             }
             Err(error) => error,
         };
