@@ -21,8 +21,8 @@
 //! If another table on the source has taken a table's name, the table is left out. It joins again
 //! as a new table does ([`replaced`]).
 //!
-//! Before PostgreSQL 15 the source's stream goes by what a table was when it first met it. It starts
-//! again before a new table joins, and before anything is said of partitions that came or went.
+//! Before PostgreSQL 15 the source's stream goes by what a table was when it first met it. So it
+//! starts again before a new table joins, and before a look reports partitions that came or went.
 
 mod apart;
 mod replaced;
