@@ -74,11 +74,17 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     for &major in &majors {
         testkit::server_dir(major)?;
     }
+    let chosen = all_majors || std::env::var_os("PGSLUICE_TEST_MAJORS").is_some();
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let threads = (cores * 2).min(THREADS_MAX).div_ceil(binaries::LANES);
     println!("test: PostgreSQL {majors}, {threads} tests at a time in each of {} lanes", binaries::LANES);
     let mut environment = vec![("PGSLUICE_TEST_MAJORS", majors.into()), ("PGSLUICE_BIN", program.into())];
+    if !chosen && std::env::var_os(testkit::TURNS).is_none() {
+        let seed = rand::random_range(0..1_000_000_u32);
+        println!("test: slow tests take one major each, by {}={seed}", testkit::TURNS);
+        environment.push((testkit::TURNS, seed.to_string().into()));
+    }
     // Clusters come and go by the hundred, thousands of files each: ext4 looks for the inode of a
     // new file among all that were deleted within the last minutes, which took a fifth of all
     // processors.

@@ -15,6 +15,7 @@
 //! | variable | meaning |
 //! | --- | --- |
 //! | `PGSLUICE_TEST_MAJORS` | majors to test: `all`, or `15,18` |
+//! | `PGSLUICE_TEST_TURNS` | a seed: slow tests take one of the majors, each in its turn |
 //! | `PGSLUICE_PG_DIR` | where server binaries are kept |
 //! | `PGSLUICE_BIN` | the program under test |
 //! | `PGSLUICE_TEST_WORKERS` | apply workers, where a test does not set them |
@@ -44,7 +45,7 @@ mod wait;
 
 pub use archive::Archive;
 pub use cluster::{Builder, Cluster, StopMode};
-pub use major::{Major, test_name};
+pub use major::{Major, TURNS, test_name};
 pub use pair::Pair;
 pub use patience::{Patience, at_this_load};
 pub use pg_dump::{pg_dump_for, pg_dump_pinned};

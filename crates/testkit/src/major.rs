@@ -1,8 +1,12 @@
 //! The majors we test on, and which of them this run must test.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::{fmt, thread};
+
+/// A seed: if it is set, slow tests take the majors in turn ([`Major::in_turn`]).
+pub const TURNS: &str = "PGSLUICE_TEST_TURNS";
 
 /// A major version of PostgreSQL that pgsluice supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,15 +53,36 @@ impl Major {
         }
     }
 
-    /// Runs `test` on every major under test, `at_once` of them at the same time. A failure is
-    /// printed at once, and again when the test runner prints the output of each test.
+    /// The majors for a test that takes long: all under test, or the one whose turn it is by the
+    /// seed in [`TURNS`] and the test's name. Over several runs each test meets every major.
+    ///
+    /// # Panics
+    ///
+    /// If the variable is no number.
+    pub fn in_turn() -> Vec<Major> {
+        let seed = std::env::var(TURNS).ok().filter(|seed| !seed.is_empty());
+        let seed = seed.map(|seed| seed.parse().unwrap_or_else(|_| panic!("{TURNS}: {seed:?} is no number")));
+        whose_turn(Major::under_test(), seed, &test_name())
+    }
+
+    /// [`Major::each_of`] the majors under test.
     ///
     /// # Panics
     ///
     /// As the first of the tests that failed.
     pub fn each(at_once: usize, test: impl Fn(Major) + Sync) {
+        Major::each_of(&Major::under_test(), at_once, test);
+    }
+
+    /// Runs `test` on these majors, `at_once` of them at the same time. A failure is printed at
+    /// once, and again when the test runner prints the output of each test.
+    ///
+    /// # Panics
+    ///
+    /// As the first of the tests that failed.
+    pub fn each_of(majors: &[Major], at_once: usize, test: impl Fn(Major) + Sync) {
         let name = test_name();
-        for majors in Major::under_test().chunks(at_once) {
+        for majors in majors.chunks(at_once) {
             thread::scope(|scope| {
                 let begin = |major: &Major| {
                     let (test, major) = (&test, *major);
@@ -76,6 +101,15 @@ impl Major {
             });
         }
     }
+}
+
+/// `majors`, or with a seed the one of them whose turn it is in the test of that name.
+fn whose_turn(majors: Vec<Major>, seed: Option<u64>, test: &str) -> Vec<Major> {
+    let Some(seed) = seed.filter(|_| !majors.is_empty()) else { return majors };
+    let mut name = DefaultHasher::new();
+    test.hash(&mut name);
+    let at = name.finish().wrapping_add(seed) % majors.len() as u64;
+    vec![majors[at as usize]]
 }
 
 /// Stands between the name of a test and its major, in the name of a thread.
@@ -128,6 +162,17 @@ mod tests {
         assert_eq!(test_name(), test);
         Major::each(2, |_| assert_eq!(test_name(), test));
         assert_eq!(thread::spawn(test_name).join().unwrap(), "");
+    }
+
+    #[test]
+    fn with_seeds_that_follow_one_another_a_test_meets_every_major() {
+        assert_eq!(whose_turn(Major::ALL.to_vec(), None, "a"), Major::ALL);
+        let mut met: Vec<_> =
+            (7..12).flat_map(|seed| whose_turn(Major::ALL.to_vec(), Some(seed), "a")).collect();
+        met.sort();
+        assert_eq!(met, Major::ALL);
+        let of = |test: &str| whose_turn(Major::DEFAULT.to_vec(), Some(1), test);
+        assert!(["b", "c", "d", "e", "f", "g"].iter().any(|test| of(test) != of("a")), "all alike");
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn is_said_again(theirs: &[Sent], at: usize) -> bool {
 
 #[test]
 fn each_changed_bit_is_a_difference() {
-    for major in Major::under_test() {
+    for major in Major::in_turn() {
         for (form, theirs) in outputs(major) {
             assert!(passes(&theirs, &theirs), "{form}");
             let mut ours = theirs.clone();

@@ -15,6 +15,7 @@ mod followers;
 mod rows;
 mod session;
 mod source_mode;
+mod turns;
 mod waiting;
 
 use std::cell::RefCell;
@@ -46,14 +47,17 @@ const ROWS_OF_PARTS: &str = "2";
 pub(crate) const DECODED: &[&str] = &["--source-mode", "wal"];
 const ALL: &[&[&str]] = &[FOLDED, ONE_BY_ONE, DECODED];
 
-/// Runs `scenario` on every major under test, followed by all strategies.
+/// Runs `scenario` on every major under test, or one that takes long on the major whose turn it is
+/// ([`turns`]), followed by all strategies.
 pub(crate) fn scenario(scenario: impl Fn(&mut Scenario) + Sync) {
     scenario_with(ALL, scenario);
 }
 
 /// [`scenario`] with other strategies.
 pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
-    Major::each(MAJORS_AT_ONCE, |major| tell(Scenario::on(shared(major), strategies), &scenario));
+    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
+        tell(Scenario::on(shared(major), strategies), &scenario)
+    });
 }
 
 /// [`scenario_with`] on majors that differ in what is tested, whichever ones are under test.
@@ -71,7 +75,7 @@ pub(crate) fn scenario_in(
     strategies: &[&[&str]],
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    Major::each(MAJORS_AT_ONCE, |major| {
+    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
         tell(Scenario::new(Ends::Shared(shared(major)), strategies, [source, target]), &scenario);
     });
 }
@@ -83,7 +87,7 @@ pub(crate) fn scenario_alone(
     target: impl Fn(Builder) -> Builder + Sync,
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    Major::each(MAJORS_AT_ONCE, |major| {
+    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
         let (source, target) = (source(Cluster::builder(major)), target(Cluster::builder(major)));
         let pair = Pair::with(source, target).expect("two clusters");
         tell(Scenario::alone(pair, strategies), &scenario);
