@@ -5,7 +5,11 @@
 //! server's count of rows that index scans read, `idx_tup_read`, proves the plan. A look-up reads
 //! one row. A plan that reads the index for each row of a set reads hundreds of millions.
 
-use crate::support::{DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
+use std::collections::BTreeSet;
+
+use testkit::wait_for;
+
+use crate::support::{BOUND, DECODED, FOLDED, Scenario, scenario_alone, scenario_with};
 
 /// Rows that index scans on the target's tables read, as the server has counted.
 fn rows_read(s: &Scenario) -> u64 {
@@ -82,7 +86,7 @@ fn q1_an_index_made_on_the_target_meanwhile_is_no_reason_to_read_more() {
         // Asked again after five seconds; something has to come meanwhile.
         let told = || s.log(0).contains("tables were altered on the target");
         let mut number = 10;
-        let seen = testkit::wait_for("the new index to be seen", crate::support::BOUND, || {
+        let seen = wait_for("the new index to be seen", BOUND, || {
             number += 1;
             s.source(&format!(
                 "INSERT INTO t VALUES (0, {number}, 1); UPDATE t SET v = v + 1 WHERE id = {number}"
@@ -122,14 +126,24 @@ fn q1_a_statement_that_runs_away_is_named_and_taken_back_and_tried_again() {
         s.source("INSERT INTO t SELECT i, i, 'w' FROM generate_series(101, 3000) i");
         s.follow();
         s.source("UPDATE t SET v = CASE id WHEN 200 THEN 77 ELSE v + 1 END WHERE id <= 1000");
-        for number in 0..s.followers() {
-            let named = || {
-                let waits = s.status(number)["waits_for"].clone();
+        // All followers at once: the statement of each runs for seconds, and is then cancelled.
+        let (mut named, mut cancelled) = (BTreeSet::new(), BTreeSet::new());
+        wait_for("the statements to be named in status", BOUND, || {
+            for number in 0..s.followers() {
+                let status = s.status(number);
+                let waits = &status["waits_for"];
                 let is_it = waits["operation"] == "UPDATE" && waits["table"] == "public.t";
-                Ok(is_it && waits["seconds"].as_f64() > Some(3.0))
-            };
-            testkit::wait_for("the statement to be named in status", crate::support::BOUND, named).unwrap();
-        }
+                if is_it && waits["seconds"].as_f64() > Some(3.0) {
+                    named.insert(number);
+                }
+                if status["totals"]["replanned"] == 1 {
+                    cancelled.insert(number);
+                }
+            }
+            Ok(named.union(&cancelled).count() == s.followers())
+        })
+        .unwrap();
+        assert!(!named.is_empty(), "no statement was named before it was cancelled");
         s.wait_for_log("a statement ran far longer than it should, so pgsluice cancelled it");
         s.catch_up();
         s.same();
