@@ -1,14 +1,19 @@
 //! Parts of hand-written documents that come from recorded runs.
 //!
 //! A block stands between `<!-- begin:NAME -->` and `<!-- end:NAME -->`. A single figure stands in
-//! bold before `<!-- times:FILE:CASE -->`: how many times native's rate that run had. Everything
-//! else of the document is left as it is.
+//! bold before a comment:
+//!
+//! - `<!-- times:FILE:CASE -->`: how many times native's rate that run had.
+//! - `<!-- walsenders:FILE:CASE:SIDE -->`: CPU seconds of walsenders for a million rows.
+//!
+//! Everything else of the document is left as it is.
 
 use anyhow::{Context, Result};
 
 use super::records::Records;
 
-const FIGURE: &str = "<!-- times:";
+const TIMES: &str = "<!-- times:";
+const WALSENDERS: &str = "<!-- walsenders:";
 
 /// `text` with the block called `name` replaced by `content`.
 pub(super) fn with_block(text: &str, name: &str, content: &str) -> Result<String> {
@@ -20,17 +25,26 @@ pub(super) fn with_block(text: &str, name: &str, content: &str) -> Result<String
 
 /// `text` with each marked figure as the run that it names has it.
 pub(super) fn with_figures(text: &str, records: &Records) -> Result<String> {
-    let mut parts = text.split(FIGURE);
+    let text = with_figure(text, TIMES, &|name| Ok(records.run(name)?.ratio()))?;
+    with_figure(&text, WALSENDERS, &|name| {
+        let (run, side) = name.rsplit_once(':').context("a figure of walsenders names no side")?;
+        records.run(run)?.walsenders(side)
+    })
+}
+
+/// `text` with each figure before a comment that begins with `mark`, by the name in the comment.
+fn with_figure(text: &str, mark: &str, figure: &dyn Fn(&str) -> Result<f64>) -> Result<String> {
+    let mut parts = text.split(mark);
     let mut done = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let (name, after) = part.split_once(" -->").context("a figure's comment does not end")?;
         let before = done
             .strip_suffix("**")
             .and_then(|text| text.rfind("**"))
-            .with_context(|| format!("no figure in bold stands before {FIGURE}{name} -->"))?;
-        let figure = records.run(name)?.ratio();
+            .with_context(|| format!("no figure in bold stands before {mark}{name} -->"))?;
+        let figure = figure(name)?;
         done.truncate(before);
-        done.push_str(&format!("**{figure:.2}**{FIGURE}{name} -->{after}"));
+        done.push_str(&format!("**{figure:.2}**{mark}{name} -->{after}"));
     }
     Ok(done)
 }
@@ -56,5 +70,6 @@ mod tests {
         assert_eq!(new, "**b** at **1.50**<!-- times:catchup:a --> times");
         assert!(with_figures("9.99<!-- times:catchup:a -->", &records).is_err());
         assert!(with_figures("**9.99**<!-- times:catchup:b -->", &records).is_err());
+        assert!(with_figures("**9.99**<!-- walsenders:catchup:a:native -->", &records).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! Recorded runs of benchmarks, read from `docs/benchmarks/*.jsonl`, which `cargo x bench` writes.
 //!
 //! A run is known as `FILE:CASE` (`catchup:tpcb-wal-18`). Only what a figure in a document needs is
-//! read here: rows, and the median time of both sides. The whole record is the benchmark's own
-//! matter.
+//! read here: rows, and for both sides the median time and the median CPU time of walsenders. The
+//! whole record is the benchmark's own matter.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,27 @@ pub(super) struct Run {
     rows: f64,
     native_seconds: f64,
     our_seconds: f64,
+    /// CPU seconds of the publisher's walsenders with native and with pgsluice, where they were
+    /// measured.
+    walsenders: [Option<f64>; 2],
 }
 
 impl Run {
     /// How many times as fast as native replication pgsluice was.
     pub(super) fn ratio(&self) -> f64 {
         self.native_seconds / self.our_seconds
+    }
+
+    /// CPU seconds that the publisher's walsenders took for a million rows, with `native` or with
+    /// `pgsluice`.
+    pub(super) fn walsenders(&self, side: &str) -> Result<f64> {
+        let [native, ours] = self.walsenders;
+        let seconds = match side {
+            "native" => native,
+            "pgsluice" => ours,
+            other => anyhow::bail!("{other:?} is no side: native or pgsluice"),
+        };
+        Ok(seconds.context("the CPU time of walsenders was not measured")? / self.rows * 1e6)
     }
 
     /// Rows a second with native replication.
@@ -72,19 +87,27 @@ fn parsed(benchmark: &str, text: &str) -> Result<Vec<(String, Run)>> {
         let (Some(name), Some(rows)) = (value["name"].as_str(), value["rows"].as_f64()) else { continue };
         let run = Run {
             rows,
-            native_seconds: median(&value["stock"]).with_context(|| format!("native side of {name}"))?,
-            our_seconds: median(&value["ours"]).with_context(|| format!("our side of {name}"))?,
+            native_seconds: median(&value["stock"], TIME)
+                .with_context(|| format!("native side of {name}"))?,
+            our_seconds: median(&value["ours"], TIME).with_context(|| format!("our side of {name}"))?,
+            walsenders: [&value["stock"], &value["ours"]].map(|side| median(side, WALSENDERS).ok()),
         };
         runs.push((format!("{benchmark}:{name}"), run));
     }
     Ok(runs)
 }
 
-/// The median time of a side's repeats.
-fn median(side: &Value) -> Result<f64> {
+/// Where a repeat has its time.
+const TIME: &str = "/seconds";
+/// Where it has the CPU seconds of walsenders.
+const WALSENDERS: &str = "/cpu/publisher/walsender";
+
+/// The median over a side's repeats of what stands at this place in each.
+fn median(side: &Value, place: &str) -> Result<f64> {
     let repeats = side.as_array().context("no repeats")?;
-    let mut seconds: Vec<f64> = repeats.iter().filter_map(|repeat| repeat["seconds"].as_f64()).collect();
-    ensure!(!seconds.is_empty() && seconds.len() == repeats.len(), "a repeat has no time");
+    let mut seconds: Vec<f64> =
+        repeats.iter().filter_map(|repeat| repeat.pointer(place).and_then(Value::as_f64)).collect();
+    ensure!(!seconds.is_empty() && seconds.len() == repeats.len(), "a repeat has no {place}");
     seconds.sort_by(f64::total_cmp);
     Ok(seconds[seconds.len() / 2])
 }
@@ -92,6 +115,15 @@ fn median(side: &Value) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn walsenders_are_counted_for_a_million_rows() {
+        let line = r#"{"name":"a","rows":500000,"stock":[{"seconds":9.0,"cpu":{"publisher":{"walsender":3.0}}}],"ours":[{"seconds":2.0}]}"#;
+        let records = Records::of("cost", line);
+        let run = records.run("cost:a").expect("it was recorded");
+        assert_eq!(run.walsenders("native").expect("measured"), 6.0);
+        assert!(run.walsenders("pgsluice").is_err() && run.walsenders("nobody").is_err());
+    }
 
     #[test]
     fn a_figure_is_the_ratio_of_medians() {
