@@ -109,7 +109,7 @@ mod tests {
     use base::{Lsn, PgTimestamp, Xid};
     use plan::{Change, Table, fixtures};
     use proto::pgoutput::{Column, CommitInfo, OldTuple, Tuple};
-    use txn::{Begin, Op};
+    use txn::{Begin, Op, stored_origin};
 
     use super::*;
 
@@ -153,7 +153,8 @@ mod tests {
             let skipped = changes.is_empty();
             changes.into_iter().for_each(|change| batch.push(change));
             let lsn = |n| Lsn::new(u64::from(xid) * 100 + n);
-            let begin = Begin { xid: Xid(xid), final_lsn: lsn(1), commit_time: PgTimestamp(-5) };
+            let origin = if xid % 2 == 0 { None } else { stored_origin("elsewhere") };
+            let begin = Begin { xid: Xid(xid), final_lsn: lsn(1), commit_time: PgTimestamp(-5), origin };
             let commit = CommitInfo { commit_lsn: lsn(1), end_lsn: lsn(2), commit_time: PgTimestamp(9) };
             batch.end(begin, commit, skipped);
         }

@@ -76,7 +76,8 @@ mod tests {
 
     use super::*;
 
-    const BEGIN: Begin = Begin { xid: Xid(7), final_lsn: Lsn::new(80), commit_time: PgTimestamp(0) };
+    const BEGIN: Begin =
+        Begin { xid: Xid(7), final_lsn: Lsn::new(80), commit_time: PgTimestamp(0), origin: None };
 
     fn batch(ids: std::ops::Range<usize>) -> Batch {
         let table = fixtures::table();

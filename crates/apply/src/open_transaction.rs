@@ -392,7 +392,8 @@ pub(crate) async fn apply_ended(executor: &mut Executor, ended: StreamedEnd) -> 
 }
 
 /// Stands in before the commit has come: messages from an early execution name no transaction.
-const BEGIN: Begin = Begin { xid: Xid::INVALID, final_lsn: Lsn::INVALID, commit_time: PgTimestamp(0) };
+const BEGIN: Begin =
+    Begin { xid: Xid::INVALID, final_lsn: Lsn::INVALID, commit_time: PgTimestamp(0), origin: None };
 
 /// Why a part could not be read.
 enum Unread {
@@ -484,7 +485,7 @@ impl PartReader {
                     }
                 }
                 // The spool has rows only, not where the transaction begins and ends.
-                Some(Event::Begin(_) | Event::Commit(_)) => {}
+                Some(Event::Begin(_) | Event::Origin(_) | Event::Commit(_)) => {}
             }
         }
         Ok((batch, false))

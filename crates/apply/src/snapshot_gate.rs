@@ -322,7 +322,7 @@ impl Passage {
                 self.inside = true;
             }
             Event::Commit(_) => self.inside = false,
-            Event::Change(_) | Event::Truncate(_) => {}
+            Event::Origin(_) | Event::Change(_) | Event::Truncate(_) => {}
         }
         self.held.push_back(Held::Event(event));
         None
@@ -398,7 +398,7 @@ mod tests {
     /// A transaction of two events, whose commit record is at `lsn` and two bytes long.
     fn transaction(xid: u32, lsn: u64) -> [Event; 2] {
         let (commit_lsn, commit_time) = (Lsn::new(lsn), PgTimestamp(0));
-        let begin = Begin { xid: Xid(xid), final_lsn: commit_lsn, commit_time };
+        let begin = Begin { xid: Xid(xid), final_lsn: commit_lsn, commit_time, origin: None };
         let commit = CommitInfo { commit_lsn, end_lsn: Lsn::new(lsn + 2), commit_time };
         [Event::Begin(begin), Event::Commit(commit)]
     }

@@ -20,7 +20,7 @@ use bytes::{Buf, BufMut, Bytes};
 use plan::{Batch, Change, End, Plan, Table};
 use proto::pgoutput::{CommitInfo, OldTuple, Tuple};
 use rustc_hash::FxHashMap;
-use txn::{Begin, Op};
+use txn::{Begin, Op, stored_origin};
 
 /// Size of one write.
 const BLOCK: usize = 256 * 1024;
@@ -145,6 +145,10 @@ fn put_end(out: &mut Vec<u8>, end: &End) {
     out.put_u32(end.begin.xid.0);
     out.put_u64(end.begin.final_lsn.as_u64());
     out.put_i64(end.begin.commit_time.0);
+    // A server's names are shorter, and an origin has one.
+    let origin = end.begin.origin.filter(|origin| origin.len() <= usize::from(u8::MAX)).unwrap_or_default();
+    out.put_u8(origin.len() as u8);
+    out.put_slice(origin.as_bytes());
     out.put_u64(end.commit.commit_lsn.as_u64());
     out.put_u64(end.commit.end_lsn.as_u64());
     out.put_i64(end.commit.commit_time.0);
@@ -280,11 +284,19 @@ fn take_old(record: &mut Bytes) -> Option<Option<OldTuple>> {
     Some(Some(OldTuple { key_only: kind == b'K', tuple: Tuple::read(record).ok()? }))
 }
 
+/// The origin that was written, if there was one.
+fn take_origin(record: &mut Bytes) -> Option<Option<&'static str>> {
+    let length = usize::from(record.try_get_u8().ok()?);
+    let name = (record.len() >= length).then(|| record.split_to(length))?;
+    Some(if name.is_empty() { None } else { stored_origin(std::str::from_utf8(&name).ok()?) })
+}
+
 fn take_end(record: &mut Bytes) -> Option<(Begin, CommitInfo, bool)> {
     let begin = Begin {
         xid: Xid(record.try_get_u32().ok()?),
         final_lsn: Lsn::new(record.try_get_u64().ok()?),
         commit_time: PgTimestamp(record.try_get_i64().ok()?),
+        origin: take_origin(record)?,
     };
     let commit = CommitInfo {
         commit_lsn: Lsn::new(record.try_get_u64().ok()?),

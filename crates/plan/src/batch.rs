@@ -270,7 +270,7 @@ mod tests {
                 batch.push(Change::Row { table: Arc::clone(&table), op: Op::Insert(Tuple::from_iter([])) });
             }
             let xid = Xid(u32::try_from(transaction).unwrap());
-            let begin = Begin { xid, final_lsn: Lsn::new(1), commit_time: PgTimestamp(0) };
+            let begin = Begin { xid, final_lsn: Lsn::new(1), commit_time: PgTimestamp(0), origin: None };
             let commit =
                 CommitInfo { commit_lsn: Lsn::new(1), end_lsn: Lsn::new(2), commit_time: PgTimestamp(0) };
             batch.end(begin, commit, false);

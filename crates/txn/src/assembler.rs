@@ -24,6 +24,7 @@
 mod error;
 pub(crate) mod error_reference;
 mod event;
+mod origin;
 mod rows;
 mod streamed;
 
@@ -40,6 +41,7 @@ use crate::spool::Spool;
 pub use error::AssemblyError;
 use error::{Kind, name};
 pub use event::{Begin, Change, Event, Op, TruncateChange};
+pub use origin::stored_origin;
 use rows::Rows;
 pub use streamed::Streamed;
 use streamed::{BLOCK, Messages};
@@ -74,6 +76,8 @@ struct Open {
     described: Vec<(Xid, Arc<Relation>)>,
     /// It came to the source by replication, and its changes are left out.
     replicated: bool,
+    /// Where it came from.
+    origin: Option<&'static str>,
 }
 
 /// News of a streamed transaction that has not committed yet.
@@ -96,6 +100,7 @@ pub enum Notice {
 struct Replay {
     xid: Xid,
     commit: CommitInfo,
+    origin: Option<&'static str>,
     aborted: FxHashSet<Xid>,
     described: Vec<(Xid, Arc<Relation>)>,
     messages: Messages,
@@ -271,7 +276,7 @@ impl Assembler {
     fn take(&mut self, message: Message) -> Result<Option<Event>, AssemblyError> {
         match (&self.state, message) {
             (State::Outside, Message::Begin { final_lsn, commit_time, xid }) => {
-                let begin = Begin { xid, final_lsn, commit_time };
+                let begin = Begin { xid, final_lsn, commit_time, origin: None };
                 self.state = State::InTransaction(begin);
                 self.replicated = false;
                 Ok(Some(Event::Begin(begin)))
@@ -315,9 +320,9 @@ impl Assembler {
             (State::Outside, Message::StreamAbort { xid, subxid }) => self.abort(xid, subxid).map(|()| None),
             (State::Outside, Message::StreamCommit { xid, commit }) => self.replay(xid, commit).map(Some),
             (_, Message::TwoPhase { kind }) => Err(Kind::TwoPhase(kind).into()),
-            (State::InTransaction(_), Message::Origin { .. }) => {
+            (State::InTransaction(_), Message::Origin { name, .. }) => {
                 self.replicated = self.local_only;
-                Ok(None)
+                Ok(stored_origin(&name).map(Event::Origin))
             }
             // The publisher sends these unasked, and a subscriber ignores them: an origin's name, a
             // type's name, a message from an application.
@@ -335,7 +340,14 @@ impl Assembler {
     fn spool_message(&mut self, xid: Xid, data: &[u8]) -> Result<(), AssemblyError> {
         let open = self.open.entry(xid).or_default();
         // The first block names the origin before any change.
-        open.replicated |= self.local_only && data.first() == Some(&b'O');
+        let is_origin = data.first() == Some(&b'O');
+        open.replicated |= self.local_only && is_origin;
+        if is_origin
+            && let Ok((_, Message::Origin { name, .. })) =
+                pgoutput::decode(Bytes::copy_from_slice(data), true)
+        {
+            open.origin = stored_origin(&name);
+        }
         if open.replicated && is_change(data) {
             return Ok(());
         }
@@ -393,8 +405,8 @@ impl Assembler {
         } else {
             None
         };
-        let Open { aborted, described, .. } = open;
-        let replay = Replay { xid, commit, aborted, described, messages: Messages::new(input) };
+        let Open { aborted, described, origin, .. } = open;
+        let replay = Replay { xid, commit, origin, aborted, described, messages: Messages::new(input) };
         let begin = replay.begin();
         self.state = State::Replaying(replay);
         Ok(Event::Begin(begin))
@@ -403,7 +415,8 @@ impl Assembler {
 
 impl Replay {
     fn begin(&self) -> Begin {
-        Begin { xid: self.xid, final_lsn: self.commit.commit_lsn, commit_time: self.commit.commit_time }
+        let CommitInfo { commit_lsn, commit_time, .. } = self.commit;
+        Begin { xid: self.xid, final_lsn: commit_lsn, commit_time, origin: self.origin }
     }
 }
 

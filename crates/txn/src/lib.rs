@@ -17,7 +17,9 @@ pub mod reorder;
 mod spool;
 
 pub use assembler::error_reference::error_reference;
-pub use assembler::{Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange};
+pub use assembler::{
+    Assembler, AssemblyError, Begin, Change, Event, Notice, Op, Streamed, TruncateChange, stored_origin,
+};
 pub use spool::{DirSpool, Spool};
 
 /// The input from a source, in the order of the stream.

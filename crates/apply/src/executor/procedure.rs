@@ -378,7 +378,7 @@ mod tests {
             ops.into_iter().for_each(|op| batch.push(Change::Row { table: Arc::clone(table), op }));
             let lsn = Lsn::new(number as u64 + 1);
             let time = base::PgTimestamp(0);
-            let begin = Begin { xid: base::Xid(1), final_lsn: lsn, commit_time: time };
+            let begin = Begin { xid: base::Xid(1), final_lsn: lsn, commit_time: time, origin: None };
             let commit = proto::pgoutput::CommitInfo { commit_lsn: lsn, end_lsn: lsn, commit_time: time };
             batch.end(begin, commit, false);
         }

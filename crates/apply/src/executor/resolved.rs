@@ -89,7 +89,7 @@ impl Resolved {
                 remote_xid: begin.xid,
                 finished_at: begin.final_lsn,
                 remote_time: begin.commit_time,
-                remote_origin: None,
+                remote_origin: begin.origin,
                 local: met.written.as_ref(),
                 values: RecordedValues {
                     key: key.as_deref(),

@@ -121,7 +121,7 @@ impl Backlog {
         }
     }
 
-    /// Begins a transaction.
+    /// Begins a transaction, or says more of the one that has begun.
     pub(super) fn begin(&mut self, begin: Begin) {
         self.open = Some(begin);
     }

@@ -119,7 +119,7 @@ impl ClockHold {
     pub(super) fn answered(&mut self, clock: PgTimestamp, now: Instant) -> Result<Duration, Error> {
         self.answer = Some((clock, now));
         let Some(held) = &mut self.held else { return Ok(Duration::ZERO) };
-        let Begin { xid, final_lsn, commit_time } = held.begin;
+        let Begin { xid, final_lsn, commit_time, .. } = held.begin;
         let Ok(ahead_us) = u64::try_from(commit_time.0.saturating_sub(clock.0)) else {
             return Ok(Duration::ZERO);
         };
@@ -162,7 +162,7 @@ mod tests {
 
     fn begin(seconds: i64) -> Begin {
         let commit_time = PgTimestamp(seconds * SECOND);
-        Begin { xid: Xid(7), final_lsn: Lsn::new(0x100), commit_time }
+        Begin { xid: Xid(7), final_lsn: Lsn::new(0x100), commit_time, origin: None }
     }
 
     fn hold(max: Option<u64>) -> (ClockHold, Arc<Counters>, Instant) {

@@ -227,6 +227,12 @@ impl Intake {
                 self.transaction = Some(Current { begin, skipped });
                 backlog.begin(begin);
             }
+            Event::Origin(origin) => {
+                if let Some(current) = &mut self.transaction {
+                    current.begin.origin = Some(origin);
+                    backlog.begin(current.begin);
+                }
+            }
             Event::Change(change) => {
                 let Some(begin) = self.applicable() else { return Ok(()) };
                 match self.resolve(&change.relation, begin).await? {

@@ -353,3 +353,46 @@ fn what_cannot_be_listed_is_refused_by_name() {
         }
     });
 }
+
+/// Three databases: what the source received from elsewhere meets a row of the target.
+#[test]
+fn who_made_a_change_elsewhere_is_told() {
+    let values = ["--conflict-log-values", "on"];
+    let rule = ["update_origin_differs=apply_remote"];
+    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(&rule, &values, strategy));
+    let track = |builder: Builder| builder.setting("track_commit_timestamp", "on");
+    let streams = |builder: Builder| builder.setting("logical_decoding_work_mem", "64kB");
+    scenario_alone(&strategies.each_ref().map(Vec::as_slice), streams, track, |s| {
+        s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
+        s.source("INSERT INTO t SELECT i, 'old' FROM generate_series(1, 3) i");
+        s.publish("FOR TABLE t, mark");
+        s.follow();
+        s.target("UPDATE t SET v = 'local'");
+        s.source("UPDATE t SET v = 'here' WHERE id = 1");
+        s.source_in("far", "SELECT pg_replication_origin_create('far')");
+        s.source_in("far", "SELECT pg_replication_origin_session_setup('far')");
+        s.source_in("far", "UPDATE t SET v = 'far' WHERE id = 2");
+        // Large enough to be sent while it is open, and to be put aside in a file.
+        s.source_in(
+            "far",
+            "BEGIN; UPDATE t SET v = 'far' WHERE id = 3; \
+             INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(100, 3000) i; COMMIT",
+        );
+        s.catch_up();
+        s.same();
+        for number in 0..s.followers() {
+            let all = listed(s, number, &[]);
+            let of = |key: u32| {
+                let own =
+                    all.iter().find(|own| own["key"]["id"].to_string().trim_matches('"') == key.to_string());
+                own.unwrap_or_else(|| panic!("{key}: {all:?}"))["remote_origin"].clone()
+            };
+            assert_eq!((of(1), of(2), of(3)), (Value::Null, "far".into(), "far".into()), "{number}");
+            let id = all.iter().find(|own| own["remote_origin"] == "far").unwrap()["id"].to_string();
+            let told = s.call(number, &["conflicts", "--id", &id]).expect_success();
+            assert!(told.contains("from origin \"far\""), "{told}");
+        }
+        s.source_in("far", "SELECT pg_replication_origin_session_reset()");
+        s.source("SELECT pg_replication_origin_drop('far')");
+    });
+}

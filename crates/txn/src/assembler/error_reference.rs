@@ -115,6 +115,7 @@ fn stream(
         xid: Xid(742),
         final_lsn: Lsn::new(0x16_B374_D848),
         commit_time: SystemTime::UNIX_EPOCH.into(),
+        origin: None,
     };
     entry(Doing::Streaming, title, AssemblyError(kind, Some(begin)), cause, remedy, held_by)
 }

@@ -14,6 +14,9 @@ pub struct Begin {
     pub final_lsn: Lsn,
     /// The time of its commit.
     pub commit_time: PgTimestamp,
+    /// The origin by which it came to the source, if it was not made there and the source says so.
+    /// Of a transaction that was not streamed, [`Event::Origin`] tells it afterwards.
+    pub origin: Option<&'static str>,
 }
 
 /// A row that changed.
@@ -80,6 +83,8 @@ pub struct TruncateChange {
 pub enum Event {
     /// The transaction begins.
     Begin(Begin),
+    /// The transaction came to the source by this origin. A streamed one has it in its [`Begin`].
+    Origin(&'static str),
     /// A row changed.
     Change(Change),
     /// Tables were truncated.

@@ -57,7 +57,9 @@ fn drive(assembler: &mut Assembler, messages: impl IntoIterator<Item = Bytes>) -
         assembler.push(message).unwrap();
         while let Some(event) = assembler.next().unwrap() {
             seen.push(match event {
-                Event::Begin(begin) => format!("begin {}", begin.xid),
+                Event::Begin(Begin { xid, origin: None, .. }) => format!("begin {xid}"),
+                Event::Begin(Begin { xid, origin: Some(origin), .. }) => format!("begin {xid} from {origin}"),
+                Event::Origin(origin) => format!("from {origin}"),
                 Event::Change(Change { op: Op::Insert(new), .. }) => match new.columns().next() {
                     Some(pgoutput::Column::Text(value)) if value.len() < 10 => {
                         String::from_utf8(value.to_vec()).unwrap()
@@ -153,12 +155,13 @@ fn with_local_only_what_has_an_origin_comes_out_without_changes() {
     };
     let (assembler, _dir) = assembler();
     let seen = drive(&mut assembler.with_local_only(true), messages());
-    let begun = ["begin 10", "commit 0/108", "begin 11", "own", "commit 0/208", "begin 12", "commit 0/308"];
-    let rest = ["begin 13", "own", "commit 0/408", "begin 14", "own", "commit 0/508"];
-    assert_eq!(seen, [&begun[..], &rest[..]].concat());
+    let small = ["begin 10", "from elsewhere", "commit 0/108", "begin 11", "own", "commit 0/208"];
+    let streamed = ["begin 12 from elsewhere", "commit 0/308", "begin 13", "own", "commit 0/408"];
+    assert_eq!(seen, [&small[..], &streamed[..], &["begin 14", "own", "commit 0/508"]].concat());
     let (mut assembler, _dir) = self::assembler();
     let all = drive(&mut assembler, messages());
     assert_eq!(all.iter().filter(|event| *event == "echo").count(), 3);
+    assert_eq!(all.iter().filter(|event| event.ends_with("from elsewhere")).count(), 2);
 }
 
 fn grown(assembler: &mut Assembler) -> (u64, usize) {

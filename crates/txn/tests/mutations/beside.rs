@@ -43,15 +43,17 @@ pub(crate) fn assembled(messages: &[Bytes], binary: bool) -> (Vec<Seen>, Option<
     let error = messages.iter().try_for_each(|message| {
         assembler.push(message.clone())?;
         while let Some(event) = assembler.next()? {
-            seen.push(in_words(event));
+            seen.extend(in_words(event));
         }
         Ok(())
     });
     (seen, error.err())
 }
 
-fn in_words(event: Event) -> Seen {
-    match event {
+/// `None` for an origin, of which the model says nothing.
+fn in_words(event: Event) -> Option<Seen> {
+    Some(match event {
+        Event::Origin(_) => return None,
         Event::Begin(begin) => Seen::Begin(begin.xid, begin.final_lsn, begin.commit_time),
         Event::Commit(commit) => Seen::Commit(commit),
         Event::Truncate(truncate) => {
@@ -67,7 +69,7 @@ fn in_words(event: Event) -> Seen {
             };
             Seen::Row((*change.relation).clone(), format!("{message:?}"))
         }
-    }
+    })
 }
 
 /// Checks that assembler and model agree on `messages`. Returns whether there was an error.
