@@ -74,7 +74,8 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
     for &major in &majors {
         testkit::server_dir(major)?;
     }
-    let chosen = all_majors || std::env::var_os("PGSLUICE_TEST_MAJORS").is_some();
+    let chosen =
+        all_majors || std::env::var_os("PGSLUICE_TEST_MAJORS").is_some_and(|majors| !majors.is_empty());
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let threads = (cores * 2).min(THREADS_MAX).div_ceil(binaries::LANES);

@@ -153,7 +153,7 @@ mod tests {
             let skipped = changes.is_empty();
             changes.into_iter().for_each(|change| batch.push(change));
             let lsn = |n| Lsn::new(u64::from(xid) * 100 + n);
-            let origin = if xid % 2 == 0 { None } else { stored_origin("elsewhere") };
+            let origin = if xid % 2 == 0 { None } else { stored_origin(&"elsewhere".repeat(50)) };
             let begin = Begin { xid: Xid(xid), final_lsn: lsn(1), commit_time: PgTimestamp(-5), origin };
             let commit = CommitInfo { commit_lsn: lsn(1), end_lsn: lsn(2), commit_time: PgTimestamp(9) };
             batch.end(begin, commit, skipped);

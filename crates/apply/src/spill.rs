@@ -145,9 +145,10 @@ fn put_end(out: &mut Vec<u8>, end: &End) {
     out.put_u32(end.begin.xid.0);
     out.put_u64(end.begin.final_lsn.as_u64());
     out.put_i64(end.begin.commit_time.0);
-    // A server's names are shorter, and an origin has one.
-    let origin = end.begin.origin.filter(|origin| origin.len() <= usize::from(u8::MAX)).unwrap_or_default();
-    out.put_u8(origin.len() as u8);
+    // No origin has an empty name.
+    let origin = end.begin.origin.unwrap_or_default();
+    let length = u16::try_from(origin.len()).expect("stored_origin refuses longer names");
+    out.put_u16(length);
     out.put_slice(origin.as_bytes());
     out.put_u64(end.commit.commit_lsn.as_u64());
     out.put_u64(end.commit.end_lsn.as_u64());
@@ -286,7 +287,7 @@ fn take_old(record: &mut Bytes) -> Option<Option<OldTuple>> {
 
 /// The origin that was written, if there was one.
 fn take_origin(record: &mut Bytes) -> Option<Option<&'static str>> {
-    let length = usize::from(record.try_get_u8().ok()?);
+    let length = usize::from(record.try_get_u16().ok()?);
     let name = (record.len() >= length).then(|| record.split_to(length))?;
     Some(if name.is_empty() { None } else { stored_origin(std::str::from_utf8(&name).ok()?) })
 }

@@ -324,8 +324,8 @@ impl Assembler {
                 self.replicated = self.local_only;
                 Ok(stored_origin(&name).map(Event::Origin))
             }
-            // The publisher sends these unasked, and a subscriber ignores them: an origin's name, a
-            // type's name, a message from an application.
+            // The publisher sends these unasked, and a subscriber ignores them: a type's name, a
+            // message from an application, an origin's name in any other place.
             (_, Message::Origin { .. } | Message::Type { .. } | Message::Logical { .. }) => Ok(None),
             // A relation may be described before the first change.
             (_, message @ Message::Relation(_)) => self.rows.event(message),
