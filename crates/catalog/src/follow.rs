@@ -79,6 +79,24 @@ impl Catalog {
         Ok(followed)
     }
 
+    /// Takes a record about the files of another database, which changes nothing here but the place.
+    ///
+    /// # Errors
+    /// It is not the next one, or it is damaged.
+    pub fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
+        if record.lsn() <= self.last {
+            return Ok(());
+        }
+        self.check_chain(record)?;
+        self.last = record.lsn();
+        // The transaction may change catalogs that all databases share, and this may be the only
+        // record that says to which one a subtransaction belongs.
+        if let Some(top) = record.top_level_xid()? {
+            self.transactions.assign(record.xid(), top);
+        }
+        Ok(())
+    }
+
     fn follow_next(&mut self, record: &Record<'_>, decoded: Option<&Decoded<'_>>) -> Result<Followed> {
         match record.rmgr() {
             Rmgr::Heap | Rmgr::Heap2 => match record.first_locator() {

@@ -50,5 +50,6 @@ pub use pipeline::{Pipeline, PipelineResult, REPORT};
 pub use session::{Session, connect};
 pub use snapshot::SnapshotText;
 pub use startup::Replication;
+pub use tls::{common_name, end_point_hash, private_key};
 pub use tokio_postgres::error::SqlState;
 pub use wire::Wire;

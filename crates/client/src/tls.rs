@@ -72,12 +72,24 @@ pub(crate) async fn connect(stream: TcpStream, settings: &Settings, host: &Host)
 /// The hash of the server's certificate that binds SCRAM to this session
 /// (`tls-server-end-point`), if the certificate's algorithm defines one.
 pub(crate) fn server_end_point(session: &ClientConnection) -> Option<Vec<u8>> {
-    let certificate = session.peer_certificates()?.first()?;
+    end_point_hash(session.peer_certificates()?.first()?)
+}
+
+/// The hash of a server's certificate (DER) that binds SCRAM to a TLS session
+/// (`tls-server-end-point`, RFC 5929); `None` if the certificate's algorithm defines none.
+#[must_use]
+pub fn end_point_hash(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match Certificate::parse(certificate)?.signature_hash? {
         SignatureHash::Sha256 => Sha256::digest(certificate).to_vec(),
         SignatureHash::Sha384 => Sha384::digest(certificate).to_vec(),
         SignatureHash::Sha512 => Sha512::digest(certificate).to_vec(),
     })
+}
+
+/// The common name of a certificate (DER), if it has one in ASCII or UTF-8.
+#[must_use]
+pub fn common_name(certificate: &[u8]) -> Option<String> {
+    Certificate::parse(certificate)?.common_name.map(str::to_owned)
 }
 
 fn failed(why: Tls) -> Error {
@@ -208,17 +220,25 @@ fn identity(ssl: &Ssl) -> Result<Option<Identity>, Error> {
     else {
         return Ok(None);
     };
-    let wrong = |why: String| Error::configuration(format!("private key {}: {why}", key.display()));
-    let metadata = std::fs::metadata(key).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let key_read = private_key(key)
+        .map_err(|why| Error::configuration(format!("private key {}: {why}", key.display())))?;
+    let chain = pem_items("client certificate", certificate)?;
+    Ok(Some((chain, key_read, certificate.clone())))
+}
+
+/// Reads a private key in PEM form, which only its owner may read.
+///
+/// # Errors
+/// Why the file cannot be used, without its name.
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| format!("cannot be read: {error}"))?;
     // Root may lend its key to a group, others may not.
     let forbidden = if metadata.uid() == 0 { 0o037 } else { 0o077 };
     if metadata.permissions().mode() & forbidden != 0 {
-        return Err(wrong("others may read it; `chmod 0600` it (0640 if it belongs to root)".into()));
+        return Err("others may read it; `chmod 0600` it (0640 if it belongs to root)".to_owned());
     }
-    let chain = pem_items("client certificate", certificate)?;
-    let key = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| wrong(format!("cannot be used: {error}; it must be PEM without a password")))?;
-    Ok(Some((chain, key, certificate.clone())))
+    PrivateKeyDer::from_pem_file(path)
+        .map_err(|error| format!("cannot be used: {error}; it must be PEM without a password"))
 }
 
 #[derive(Debug)]

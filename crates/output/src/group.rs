@@ -6,7 +6,8 @@
 //! | the filter's cache, of the union of what they want | the reorder buffer, its memory and its spool |
 //! | decoding a record | messages |
 //!
-//! For each record, in this order:
+//! A record about the files of another database is only counted. For each other record, in this
+//! order:
 //!
 //! 1. The catalogs follow it, and answers that depend on their changes become void.
 //! 2. The filter may drop it.
@@ -183,6 +184,9 @@ impl Group {
         if record.lsn() <= self.followed {
             return Ok(());
         }
+        if self.has_filter && is_elsewhere(record, self.database) {
+            return self.pass_over(record);
+        }
         let decoded = match record.rmgr() {
             Rmgr::Transaction | Rmgr::Standby => Some(decode(record)?),
             _ => None,
@@ -218,6 +222,17 @@ impl Group {
             Rmgr::LogicalMessage => return self.logical_message(record, is_seen),
             _ if is_seen => {}
             _ => self.assign(record, top),
+        }
+        Ok(())
+    }
+
+    /// Notes a record about the files of another database. No member wants it, and its transaction
+    /// cannot change anything here.
+    fn pass_over(&mut self, record: &Record<'_>) -> Result<()> {
+        self.catalog.pass_over(record)?;
+        let xid = record.xid();
+        if newer(xid, self.newest) {
+            self.newest = xid;
         }
         Ok(())
     }
@@ -518,6 +533,28 @@ mod op {
     pub(super) const LOCK: u8 = 0x60;
     /// Of `Heap2`.
     pub(super) const MULTI_INSERT: u8 = 0x50;
+}
+
+/// Whether a record is about files, and these are of another database than this one. Records of
+/// transactions and of the server concern all databases, as do files that all share.
+#[inline]
+fn is_elsewhere(record: &Record<'_>, database: Oid) -> bool {
+    match record.rmgr() {
+        Rmgr::Heap
+        | Rmgr::Heap2
+        | Rmgr::Btree
+        | Rmgr::Hash
+        | Rmgr::Gin
+        | Rmgr::Gist
+        | Rmgr::Sequence
+        | Rmgr::SpGist
+        | Rmgr::Brin
+        | Rmgr::Generic => {
+            let of = record.first_locator().map_or(database, |locator| locator.database);
+            of != database && of != Oid(0)
+        }
+        _ => false,
+    }
 }
 
 /// Whether the server takes a snapshot for a record's transaction (`SnapBuildProcessChange`). It

@@ -1,7 +1,7 @@
 //! The first packet of a connection, as a server reads it.
 //!
 //! It has a length and no tag. It asks for encryption, cancels the statement of another connection,
-//! or says who connects to which database. Parameters that are no words of the protocol are settings
+//! or says who connects to which database. Parameters that the protocol does not know are settings
 //! of the session.
 //!
 //! Source: "Frontend/Backend Protocol", chapters "Message Flow" and "Message Formats";

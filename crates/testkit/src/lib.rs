@@ -15,7 +15,7 @@
 //! | variable | meaning |
 //! | --- | --- |
 //! | `PGSLUICE_TEST_MAJORS` | majors to test: `all`, or `15,18` |
-//! | `PGSLUICE_TEST_TURNS` | a seed: slow tests take one of the majors, each in its turn |
+//! | `PGSLUICE_TEST_TURNS` | a seed: scenarios and other slow tests take one of the majors, each in its turn |
 //! | `PGSLUICE_PG_DIR` | where server binaries are kept |
 //! | `PGSLUICE_BIN` | the program under test |
 //! | `PGSLUICE_TEST_WORKERS` | apply workers, where a test does not set them |

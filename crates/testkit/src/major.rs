@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::panic::resume_unwind;
 use std::{fmt, thread};
 
-/// A seed: if it is set, slow tests take the majors in turn ([`Major::in_turn`]).
+/// A seed: if it is set, scenarios and other slow tests take the majors in turn
+/// ([`Major::in_turn`]).
 pub const TURNS: &str = "PGSLUICE_TEST_TURNS";
 
 /// A major version of PostgreSQL that pgsluice supports.

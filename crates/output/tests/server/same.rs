@@ -215,6 +215,43 @@ fn pieces_and_memory_change_nothing() {
     assert!(dropped.records >= 1000 && dropped.bytes > 50_000, "{dropped:?}");
 }
 
+/// Work in another database is passed over. What it changes for all databases counts, also if the
+/// record that says whose subtransaction it is was about that database's files.
+#[test]
+fn work_in_another_database_is_passed_over() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = stage(major);
+    let here = stage.talk();
+    here.sql("CREATE DATABASE elsewhere");
+    let there = stage.talk_to("elsewhere");
+    there.all(&[
+        "CREATE TABLE t (id int PRIMARY KEY, v text, w int[])",
+        "CREATE INDEX ON t USING hash (v); CREATE INDEX ON t USING gin (w); CREATE SEQUENCE s",
+    ]);
+    here.all(&["BEGIN", "INSERT INTO t VALUES (1, 'before'), (2, 'before')"]);
+    there.sql(
+        "BEGIN; SAVEPOINT a; INSERT INTO t SELECT n, n::text, ARRAY[n] FROM generate_series(1, 2000) n; \
+         SELECT pg_replication_origin_create('made_there'); RELEASE a; SAVEPOINT b; DELETE FROM t; ROLLBACK TO b; COMMIT",
+    );
+    here.all(&["UPDATE t SET v = 'after' WHERE id = 1", "COMMIT"]);
+    there.all(&[
+        "BEGIN; UPDATE t SET v = 'prepared'; PREPARE TRANSACTION 'there'",
+        "CREATE TABLE u AS SELECT * FROM t; TRUNCATE u; SELECT nextval('s');",
+        "COMMIT PREPARED 'there'",
+    ]);
+    here.all(&[
+        "SELECT pg_replication_origin_session_setup('made_there')",
+        "INSERT INTO t VALUES (3, 'with an origin')",
+        "SELECT pg_replication_origin_session_reset()",
+    ]);
+    let wal = stage.wal();
+    for way in WAYS.iter().filter(|way| matches!(way.name, "text" | "two phases")) {
+        let (ours, theirs) = (way.ours(&stage, &wal), way.theirs(&stage));
+        assert_same(way.name, &lines(&ours), &lines(&theirs));
+        assert_eq!((count(&ours, b'O'), count(&ours, b'I')), (1, 3), "{}", way.name);
+    }
+}
+
 /// A table that cannot be rendered is named. The others go on if the options say so.
 #[test]
 fn what_cannot_be_rendered_is_refused_by_name() {

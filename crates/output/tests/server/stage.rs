@@ -103,8 +103,12 @@ impl Stage {
     }
 
     pub(crate) fn talk(&self) -> Talk<'_> {
+        self.talk_to(DB)
+    }
+
+    pub(crate) fn talk_to(&self, db: &str) -> Talk<'_> {
         let client = self.runtime.block_on(async {
-            let (client, connection) = tokio_postgres::connect(&self.cluster.url(DB), NoTls).await.unwrap();
+            let (client, connection) = tokio_postgres::connect(&self.cluster.url(db), NoTls).await.unwrap();
             tokio::spawn(connection);
             client
         });

@@ -15,7 +15,6 @@ mod followers;
 mod rows;
 mod session;
 mod source_mode;
-mod turns;
 mod waiting;
 
 use std::cell::RefCell;
@@ -55,7 +54,7 @@ pub(crate) fn scenario(scenario: impl Fn(&mut Scenario) + Sync) {
 
 /// [`scenario`] with other strategies.
 pub(crate) fn scenario_with(strategies: &[&[&str]], scenario: impl Fn(&mut Scenario) + Sync) {
-    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
+    Major::each_of(&Major::in_turn(), MAJORS_AT_ONCE, |major| {
         tell(Scenario::on(shared(major), strategies), &scenario)
     });
 }
@@ -75,7 +74,7 @@ pub(crate) fn scenario_in(
     strategies: &[&[&str]],
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
+    Major::each_of(&Major::in_turn(), MAJORS_AT_ONCE, |major| {
         tell(Scenario::new(Ends::Shared(shared(major)), strategies, [source, target]), &scenario);
     });
 }
@@ -87,7 +86,7 @@ pub(crate) fn scenario_alone(
     target: impl Fn(Builder) -> Builder + Sync,
     scenario: impl Fn(&mut Scenario) + Sync,
 ) {
-    Major::each_of(&turns::majors(), MAJORS_AT_ONCE, |major| {
+    Major::each_of(&Major::in_turn(), MAJORS_AT_ONCE, |major| {
         let (source, target) = (source(Cluster::builder(major)), target(Cluster::builder(major)));
         let pair = Pair::with(source, target).expect("two clusters");
         tell(Scenario::alone(pair, strategies), &scenario);

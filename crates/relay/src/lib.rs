@@ -1,0 +1,24 @@
+//! A publisher's place taken for its subscribers.
+//!
+//! | file | has |
+//! | --- | --- |
+//! | `receiver` | the publisher's WAL, received once and kept |
+//! | `slots` | replication slots, and what survives of them |
+//! | `create` | the options of `CREATE_REPLICATION_SLOT` |
+//! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
+//! | `told` | errors as the server words them |
+//!
+//! A subscriber must not see a difference. So what is refused, and with which words, follows the
+//! publisher's major; `tests/wording.rs` compares with servers of every major.
+
+mod create;
+mod form;
+mod receiver;
+mod slots;
+mod told;
+
+pub use create::{SlotOptions, SnapshotWish, check_name};
+pub use form::{Form, Streams};
+pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
+pub use slots::{ActiveSlot, SlotShown, SlotState, Slots};
+pub use told::Told;

@@ -1,0 +1,517 @@
+//! Receives the publisher's WAL once, and keeps it.
+//!
+//! ```text
+//! walsender --physical slot--> Receiver --write--> wal_dir --sync--> confirmed
+//! ```
+//! What is confirmed is durable here, and nothing else moves the slot: no subscriber does (rule L2,
+//! point 4). So the receiver is a synchronous standby that the server may wait for. It reports no
+//! applied position, because nothing is applied here.
+//!
+//! WAL is synced whenever nothing more has arrived. If the disk is full, the receiver stops to
+//! confirm and tries again, and the connection stays.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Lsn, PgTimestamp, quote_ident, quote_literal};
+use bytes::Bytes;
+use client::{ConnInfo, Replication, SqlState, Wire};
+use proto::replication::{StandbyStatus, WalsenderMessage, start_physical};
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use wal_dir::{Opened, Writer};
+
+/// Between two looks at what is due.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two attempts to write while the disk is full.
+const FULL_RETRY: Duration = Duration::from_secs(1);
+/// Between two removals of segments that nobody needs.
+const REMOVE: Duration = Duration::from_secs(1);
+const COPY_DONE: u8 = b'c';
+/// A physical slot with WAL since the last checkpoint.
+const MADE: &str = "RESERVE_WAL";
+
+/// Where WAL comes from, and with which limits.
+#[derive(Debug, Clone)]
+pub struct ReceiverSettings {
+    /// The publisher.
+    pub source: ConnInfo,
+    /// The physical slot, which is made if there is none.
+    pub slot: String,
+    /// The connection's name, by which `synchronous_standby_names` can name it.
+    pub application_name: String,
+    /// Report at least this often (`wal_receiver_status_interval`).
+    pub status_interval: Duration,
+    /// Give up after this much silence; zero: never (`wal_receiver_timeout`).
+    pub timeout: Duration,
+}
+
+/// What the receiver has, for whoever looks.
+#[derive(Debug, Default)]
+pub struct Received {
+    written: AtomicU64,
+    synced: AtomicU64,
+    server_end: AtomicU64,
+    /// WAL before is not needed.
+    needed: AtomicU64,
+    is_full: std::sync::atomic::AtomicBool,
+}
+
+impl Received {
+    /// WAL is written up to here.
+    #[must_use]
+    pub fn written(&self) -> Lsn {
+        Lsn::new(self.written.load(Ordering::Relaxed))
+    }
+
+    /// WAL is durable, and confirmed to the server, up to here.
+    #[must_use]
+    pub fn synced(&self) -> Lsn {
+        Lsn::new(self.synced.load(Ordering::Relaxed))
+    }
+
+    /// WAL is on the server up to here, by its last message.
+    #[must_use]
+    pub fn server_end(&self) -> Lsn {
+        Lsn::new(self.server_end.load(Ordering::Relaxed))
+    }
+
+    /// Whether WAL waits for room on the disk.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Says that WAL before `lsn` is not needed any more. It never falls.
+    pub fn needs_from(&self, lsn: Lsn) {
+        self.needed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
+    }
+
+    fn needed(&self) -> Lsn {
+        Lsn::new(self.needed.load(Ordering::Relaxed))
+    }
+}
+
+/// Why no WAL comes.
+#[derive(Debug)]
+pub struct ReceiverError(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Client { doing: String, error: client::Error },
+    Wal(wal_dir::Error),
+    /// An answer of the server that makes no sense.
+    Answer { doing: String, answer: String },
+    Silent(Duration),
+    Ended,
+    /// Another cluster answers.
+    OtherSystem { known: u64, found: u64 },
+    /// The server's history does not have the timeline that is kept here.
+    OtherHistory { kept: u32, end: Lsn, found: u32 },
+    /// The server does not have the WAL any more that is needed here.
+    Gone { slot: String, needed: Lsn, error: client::Error },
+}
+
+impl From<wal_dir::Error> for ReceiverError {
+    fn from(error: wal_dir::Error) -> ReceiverError {
+        ReceiverError(Kind::Wal(error))
+    }
+}
+
+impl fmt::Display for ReceiverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Client { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Kind::Wal(error) => error.fmt(f),
+            Kind::Answer { doing, answer } => write!(f, "cannot {doing}: the server answered {answer}"),
+            Kind::Silent(time) => write!(
+                f,
+                "the publisher has sent nothing for {} s; see whether it and the network are up, or raise \
+                 wal_receiver_timeout",
+                time.as_secs()
+            ),
+            Kind::Ended => f.write_str("the publisher ended the stream of WAL"),
+            Kind::OtherSystem { known, found } => write!(
+                f,
+                "the relay's WAL is of system {known}, and the server is system {found}; give the connection string \
+                 of the publisher, or begin with an empty data directory"
+            ),
+            Kind::OtherHistory { kept, end, found } => write!(
+                f,
+                "the relay has WAL of timeline {kept} up to {end}, and the server, on timeline {found}, does not come \
+                 from there; begin with an empty data directory, and make the subscriptions anew"
+            ),
+            Kind::Gone { slot, needed, error } => write!(
+                f,
+                "the relay needs WAL from {needed} on, and the publisher does not have it any more: {error}; begin with \
+                 an empty data directory, make the subscriptions anew, and let slot \"{slot}\" keep more \
+                 (max_slot_wal_keep_size)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ReceiverError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            Kind::Client { error, .. } | Kind::Gone { error, .. } => Some(error),
+            Kind::Wal(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl ReceiverError {
+    /// Whether another attempt may help.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match &self.0 {
+            Kind::Client { error, .. } => !error.is_configuration(),
+            Kind::Wal(error) => error.is_full(),
+            Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } => true,
+            Kind::OtherSystem { .. } | Kind::OtherHistory { .. } | Kind::Gone { .. } => false,
+        }
+    }
+}
+
+/// A stream of WAL into a directory.
+pub struct Receiver {
+    settings: ReceiverSettings,
+    wire: Wire,
+    writer: Writer,
+    received: Arc<Received>,
+    /// The server's system identifier.
+    pub system_id: u64,
+    last_heard: Instant,
+    last_report: Instant,
+    last_removal: Instant,
+    /// The server was asked for an answer, and has not given it.
+    has_asked: bool,
+    /// The stream is of a timeline that the server has left.
+    is_left: bool,
+    /// Bytes that there was no room for.
+    waiting: Option<(Lsn, Bytes)>,
+}
+
+impl Receiver {
+    /// Connects and starts the stream where the directory ends, or where the slot begins if it is
+    /// empty. `known` is the system whose WAL the directory has.
+    ///
+    /// # Errors
+    /// The server cannot be reached, is another one, or does not have that WAL.
+    pub async fn start(
+        settings: ReceiverSettings,
+        (mut writer, opened): (Writer, Opened),
+        known: Option<u64>,
+        received: Arc<Received>,
+    ) -> Result<Receiver, ReceiverError> {
+        let name = &settings.application_name;
+        let wire = Wire::connect(&settings.source, name, Replication::Database, &[]).await;
+        let mut wire = wire.map_err(client("connect to the publisher"))?;
+        let rows = query(&mut wire, "identify the publisher", "IDENTIFY_SYSTEM").await?;
+        let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
+        let identity: Option<(u64, u32)> =
+            value(0).and_then(|id| id.parse().ok()).zip(value(1).and_then(|timeline| timeline.parse().ok()));
+        let (system_id, timeline) = identity.ok_or_else(|| answer("identify the publisher", &rows))?;
+        if let Some(known) = known.filter(|known| *known != system_id) {
+            return Err(ReceiverError(Kind::OtherSystem { known, found: system_id }));
+        }
+        let slot_at = slot(&mut wire, &settings.slot).await?;
+        if opened == Opened::Empty {
+            writer.begin(timeline, slot_at);
+        }
+        let now = Instant::now();
+        let mut receiver = Receiver {
+            settings,
+            wire,
+            writer,
+            received,
+            system_id,
+            last_heard: now,
+            last_report: now,
+            last_removal: now,
+            has_asked: false,
+            is_left: false,
+            waiting: None,
+        };
+        receiver.begin(timeline).await?;
+        receiver.note();
+        Ok(receiver)
+    }
+
+    /// Gives the directory back, to start again with it.
+    #[must_use]
+    pub fn into_writer(self) -> Writer {
+        self.writer
+    }
+
+    /// The directory, for readers.
+    #[must_use]
+    pub fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Starts the stream at the end of what is kept. The server is on `timeline`.
+    async fn begin(&mut self, timeline: u32) -> Result<(), ReceiverError> {
+        while self.writer.timeline() != timeline {
+            let (kept, end) = (self.writer.timeline(), self.writer.end());
+            let text = self.history(timeline).await?;
+            let left = forks(&text);
+            let Some(number) = left.iter().position(|(of, _)| *of == kept).filter(|_| kept < timeline) else {
+                return Err(ReceiverError(Kind::OtherHistory { kept, end, found: timeline }));
+            };
+            let fork = left[number].1;
+            if end < fork {
+                // What is missing up to the fork comes first.
+                self.is_left = true;
+                return self.stream().await;
+            }
+            let next = left.get(number + 1).map_or(timeline, |(next, _)| *next);
+            let text = self.history(next).await?;
+            self.writer.follow_timeline(next, fork, &text)?;
+        }
+        self.is_left = false;
+        self.stream().await
+    }
+
+    async fn stream(&mut self) -> Result<(), ReceiverError> {
+        let (at, timeline) = (self.writer.end(), self.writer.timeline());
+        let command = start_physical(Some(&self.settings.slot), at, timeline);
+        let doing = format!("stream WAL from {at} on timeline {timeline}");
+        self.wire.copy_both(&command).await.map_err(client(doing))
+    }
+
+    async fn history(&mut self, timeline: u32) -> Result<String, ReceiverError> {
+        let doing = format!("read the history of timeline {timeline}");
+        let rows = query(&mut self.wire, &doing, &format!("TIMELINE_HISTORY {timeline}")).await?;
+        let text = rows.first().and_then(|row| row.get(1)?.clone());
+        text.ok_or_else(|| answer(&doing, &rows))
+    }
+
+    /// Receives until `stop` is cancelled.
+    ///
+    /// # Errors
+    /// No more can come over this connection, or WAL cannot be kept.
+    pub async fn run(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
+        let mut tick = tokio::time::interval(LOOK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let waits = self.waiting.is_some();
+            let frame = tokio::select! {
+                frame = self.wire.read_frame(), if !waits => frame.map_err(|error| self.failed(error))?,
+                () = tokio::time::sleep(FULL_RETRY), if waits => {
+                    self.retry()?;
+                    self.report(false).await?;
+                    continue;
+                }
+                _ = tick.tick() => {
+                    self.look().await?;
+                    continue;
+                }
+                () = stop.cancelled() => return self.finish().await,
+            };
+            self.last_heard = Instant::now();
+            self.has_asked = false;
+            let mut wants_reply = self.take(frame).await?;
+            while self.waiting.is_none()
+                && let Some(frame) = self.wire.buffered_frame().map_err(|error| self.failed(error))?
+            {
+                wants_reply |= self.take(frame).await?;
+            }
+            if self.sync()? || wants_reply {
+                self.report(false).await?;
+            }
+        }
+    }
+
+    fn failed(&self, error: client::Error) -> ReceiverError {
+        // The segment was removed.
+        if error.sqlstate() == Some(SqlState::UNDEFINED_FILE.code()) {
+            let (slot, needed) = (self.settings.slot.clone(), self.writer.end());
+            return ReceiverError(Kind::Gone { slot, needed, error });
+        }
+        client("receive WAL")(error)
+    }
+
+    /// Takes a message. Returns whether the server wants an answer at once.
+    async fn take(&mut self, frame: proto::frame::Frame) -> Result<bool, ReceiverError> {
+        let doing = "receive WAL";
+        match frame.tag {
+            b'd' => {}
+            COPY_DONE if self.is_left => {
+                self.next_timeline().await?;
+                return Ok(true);
+            }
+            COPY_DONE | b'C' => return Err(ReceiverError(Kind::Ended)),
+            tag => return Err(ReceiverError(Kind::Answer {
+                doing: doing.to_owned(),
+                answer: format!("with message '{}'", tag.escape_ascii()),
+            })),
+        }
+        let message = WalsenderMessage::decode(frame.body).map_err(|error| {
+            ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: error.to_string() })
+        })?;
+        match message {
+            WalsenderMessage::XLogData { start, wal_end, data } => {
+                self.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                self.write(start, data)?;
+                Ok(false)
+            }
+            WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
+                self.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                Ok(reply_requested)
+            }
+        }
+    }
+
+    /// Writes bytes. If there is no room for them, they wait, and nothing more is read.
+    fn write(&mut self, at: Lsn, bytes: Bytes) -> Result<(), ReceiverError> {
+        let begun = self.writer.end();
+        match self.writer.write(at, &bytes) {
+            Ok(()) => {}
+            Err(error) if error.is_full() && at == begun => {
+                let written = (self.writer.end().as_u64() - at.as_u64()) as usize;
+                if !self.received.is_full.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("{error}; WAL is not confirmed until there is room");
+                }
+                self.waiting = Some((self.writer.end(), bytes.slice(written..)));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        self.note();
+        Ok(())
+    }
+
+    fn retry(&mut self) -> Result<(), ReceiverError> {
+        let Some((at, bytes)) = self.waiting.take() else { return Ok(()) };
+        self.write(at, bytes)?;
+        if self.waiting.is_none() {
+            self.received.is_full.store(false, Ordering::Relaxed);
+            tracing::info!("there is room for WAL again");
+        }
+        self.last_heard = Instant::now();
+        Ok(())
+    }
+
+    /// Makes durable what was written. Returns whether anything was.
+    fn sync(&mut self) -> Result<bool, ReceiverError> {
+        let before = self.received.synced();
+        let synced = self.writer.sync()?;
+        self.note();
+        self.received.synced.store(synced.as_u64(), Ordering::Relaxed);
+        Ok(synced > before)
+    }
+
+    fn note(&self) {
+        self.received.written.store(self.writer.end().as_u64(), Ordering::Relaxed);
+    }
+
+    /// What is due now and then.
+    async fn look(&mut self) -> Result<(), ReceiverError> {
+        let silent = self.last_heard.elapsed();
+        let timeout = self.settings.timeout;
+        if !timeout.is_zero() && self.waiting.is_none() && silent > timeout {
+            return Err(ReceiverError(Kind::Silent(silent)));
+        }
+        let asks = !timeout.is_zero() && silent > timeout / 2 && !self.has_asked;
+        if asks || self.last_report.elapsed() >= self.settings.status_interval {
+            self.has_asked |= asks;
+            self.report(asks).await?;
+        }
+        if self.last_removal.elapsed() >= REMOVE {
+            self.last_removal = Instant::now();
+            // What is not durable is needed, whatever anybody says.
+            self.writer.remove_before(self.received.needed().min(self.received.synced()))?;
+        }
+        Ok(())
+    }
+
+    async fn report(&mut self, reply_requested: bool) -> Result<(), ReceiverError> {
+        self.last_report = Instant::now();
+        let status = StandbyStatus {
+            written: self.writer.end(),
+            flushed: self.received.synced(),
+            applied: Lsn::INVALID,
+            at: PgTimestamp::now(),
+            reply_requested,
+        };
+        let sent = self.wire.send_copy_data(&status.encode()).await;
+        sent.map_err(client("report to the publisher"))
+    }
+
+    /// Goes on with the next timeline, after everything of one that the server has left was sent.
+    async fn next_timeline(&mut self) -> Result<(), ReceiverError> {
+        let doing = "follow the publisher to its next timeline";
+        let rows = self.wire.copy_both_finish().await.map_err(client(doing))?;
+        let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
+        // next_tli, next_tli_startpos
+        let next: Option<(u32, Lsn)> =
+            value(0).and_then(|next| next.parse().ok()).zip(value(1).and_then(|start| start.parse().ok()));
+        let Some((next, start)) = next else { return Err(answer(doing, &rows)) };
+        let text = self.history(next).await?;
+        self.writer.follow_timeline(next, start, &text)?;
+        tracing::info!("the publisher went on at {start} on timeline {next}");
+        let rows = query(&mut self.wire, doing, "IDENTIFY_SYSTEM").await?;
+        let timeline = rows.first().and_then(|row| row.get(1)?.as_deref()?.parse().ok());
+        let timeline = timeline.ok_or_else(|| answer(doing, &rows))?;
+        // The server may have gone on further meanwhile.
+        self.begin(timeline).await
+    }
+
+    async fn finish(&mut self) -> Result<(), ReceiverError> {
+        self.sync()?;
+        self.report(false).await
+    }
+}
+
+/// Where the slot is; it is made if there is none.
+async fn slot(wire: &mut Wire, name: &str) -> Result<Lsn, ReceiverError> {
+    let doing = format!("use the physical slot \"{name}\"");
+    let sql = format!(
+        "SELECT restart_lsn FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND slot_name = {}",
+        quote_literal(name)
+    );
+    for _ in 0..2 {
+        let rows = query(wire, &doing, &sql).await?;
+        if let Some(row) = rows.first() {
+            let at = row.first().and_then(|at| at.as_deref()?.parse().ok());
+            return at.ok_or_else(|| answer(&doing, &rows));
+        }
+        let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL {MADE}", quote_ident(name));
+        match wire.query(&command).await {
+            Ok(_) => {}
+            // Somebody else made it.
+            Err(error) if error.sqlstate() == Some(SqlState::DUPLICATE_OBJECT.code()) => {}
+            Err(error) => return Err(client(doing)(error)),
+        }
+    }
+    Err(ReceiverError(Kind::Answer { doing, answer: "that it is no physical slot".to_owned() }))
+}
+
+async fn query(
+    wire: &mut Wire,
+    doing: &str,
+    command: &str,
+) -> Result<Vec<Vec<Option<String>>>, ReceiverError> {
+    wire.query(command).await.map_err(client(doing))
+}
+
+fn client(doing: impl Into<String>) -> impl FnOnce(client::Error) -> ReceiverError {
+    let doing = doing.into();
+    move |error| ReceiverError(Kind::Client { doing, error })
+}
+
+fn answer(doing: &str, rows: &[Vec<Option<String>>]) -> ReceiverError {
+    ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: format!("{rows:?}") })
+}
+
+/// The lines of a history file: timelines, and where they were left.
+fn forks(text: &str) -> Vec<(u32, Lsn)> {
+    let fork = |line: &str| {
+        let mut words = line.split_whitespace();
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    };
+    text.lines().filter_map(fork).collect()
+}

@@ -1,0 +1,487 @@
+//! The relay's replication slots, and what survives of them.
+//!
+//! Each slot has a file, which is replaced as a whole. A slot names an anchor (rule L2): the place
+//! from which decoding begins again. The confirmed position is kept now and then, so after a crash
+//! it may be older than what the subscriber knows; subscribers name their own position.
+//!
+//! A slot is used by one connection at a time. A temporary slot goes with its connection, and has
+//! no file.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Lsn, Oid};
+use serde::{Deserialize, Serialize};
+
+use crate::create::check_name;
+use crate::told::{Told, code};
+
+const ENDING: &str = ".json";
+
+/// What is kept of a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotState {
+    /// Its name.
+    pub name: String,
+    /// The database whose changes it has.
+    pub database: u32,
+    /// That database's name when the slot was made.
+    pub database_name: String,
+    /// Everything before was confirmed (`confirmed_flush_lsn`).
+    #[serde(with = "lsn")]
+    pub confirmed: Lsn,
+    /// Decoding begins again here (`restart_lsn`).
+    #[serde(with = "lsn")]
+    pub restart: Lsn,
+    /// Prepared transactions are sent when they are prepared, from this position on.
+    #[serde(with = "lsn::optional", default)]
+    pub two_phase_at: Option<Lsn>,
+    /// Standbys are to keep a copy of it.
+    #[serde(default)]
+    pub failover: bool,
+    /// Why it cannot be used any more, as `invalidation_reason` has it.
+    #[serde(default)]
+    pub invalidated: Option<String>,
+}
+
+/// How positions are written: as the server does.
+mod lsn {
+    use base::Lsn;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(lsn)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Lsn, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+    }
+
+    pub(super) mod optional {
+        use super::{Deserialize, Deserializer, Lsn, Serializer, de};
+
+        pub(in super::super) fn serialize<S: Serializer>(
+            lsn: &Option<Lsn>,
+            serializer: S,
+        ) -> Result<S::Ok, S::Error> {
+            match lsn {
+                Some(lsn) => serializer.collect_str(lsn),
+                None => serializer.serialize_none(),
+            }
+        }
+
+        pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+            deserializer: D,
+        ) -> Result<Option<Lsn>, D::Error> {
+            let text = Option::<String>::deserialize(deserializer)?;
+            text.map(|text| text.parse().map_err(de::Error::custom)).transpose()
+        }
+    }
+}
+
+/// All slots of a relay. Clones are the same slots.
+#[derive(Debug, Clone)]
+pub struct Slots {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    /// The publisher's major, whose errors clients are told.
+    major: u32,
+    slots: Mutex<BTreeMap<String, Entry>>,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    state: SlotState,
+    is_temporary: bool,
+    /// The connection that uses it.
+    active: Option<u32>,
+    /// What its file says.
+    kept: Option<SlotState>,
+}
+
+/// A slot that a connection uses. Dropping it lets others use it; a temporary one goes.
+#[derive(Debug)]
+pub struct ActiveSlot {
+    inner: Arc<Inner>,
+    name: String,
+    pid: u32,
+}
+
+/// A slot as a view shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotShown {
+    /// What it is.
+    pub state: SlotState,
+    /// It goes with its connection.
+    pub is_temporary: bool,
+    /// The connection that uses it.
+    pub active: Option<u32>,
+}
+
+impl Slots {
+    /// Reads the slots that are kept in `dir`, which is made if there is none. `major` is the
+    /// publisher's.
+    ///
+    /// # Errors
+    /// The directory or one of the files cannot be read; it is named.
+    pub fn open(dir: &Path, major: u32) -> io::Result<Slots> {
+        let named = |path: &Path, error: &dyn std::fmt::Display| {
+            io::Error::other(format!("{}: {error}", path.display()))
+        };
+        fs::create_dir_all(dir).map_err(|error| named(dir, &error))?;
+        let mut slots = BTreeMap::new();
+        for entry in fs::read_dir(dir).map_err(|error| named(dir, &error))? {
+            let path = entry.map_err(|error| named(dir, &error))?.path();
+            if path.extension().is_none_or(|ending| ending != "json") {
+                continue;
+            }
+            let text = fs::read(&path).map_err(|error| named(&path, &error))?;
+            let state: SlotState = serde_json::from_slice(&text).map_err(|error| named(&path, &error))?;
+            let kept = Some(state.clone());
+            slots.insert(state.name.clone(), Entry { state, is_temporary: false, active: None, kept });
+        }
+        Ok(Slots { inner: Arc::new(Inner { dir: dir.to_owned(), major, slots: Mutex::new(slots) }) })
+    }
+
+    /// Makes a slot, which the connection `pid` uses. It is durable when this returns.
+    ///
+    /// # Errors
+    /// There is one of that name, no slot may have it, or its file cannot be written.
+    pub fn create(&self, state: SlotState, is_temporary: bool, pid: u32) -> Result<ActiveSlot, Told> {
+        check_name(&state.name, self.inner.major)?;
+        let mut slots = self.inner.slots();
+        let name = state.name.clone();
+        if slots.contains_key(&name) {
+            return Err(Told::new(
+                code::DUPLICATE_OBJECT,
+                format!("replication slot \"{name}\" already exists"),
+            ));
+        }
+        let mut entry = Entry { state, is_temporary, active: Some(pid), kept: None };
+        if !is_temporary {
+            self.inner.keep(&mut entry)?;
+        }
+        slots.insert(name.clone(), entry);
+        Ok(ActiveSlot { inner: Arc::clone(&self.inner), name, pid })
+    }
+
+    /// Lets the connection `pid` use a slot of this database.
+    ///
+    /// # Errors
+    /// There is no such slot, another connection uses it, or it cannot be used any more.
+    pub fn acquire(&self, name: &str, database: Oid, pid: u32) -> Result<ActiveSlot, Told> {
+        let mut slots = self.inner.slots();
+        let entry = found(&mut slots, name)?;
+        if let Some(other) = entry.active {
+            return Err(in_use(name, other));
+        }
+        if entry.state.database != database.0 {
+            let message = format!("replication slot \"{name}\" was not created in this database");
+            return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
+        }
+        if let Some(why) = &entry.state.invalidated {
+            let (message, detail) = match self.inner.major {
+                18.. => (
+                    format!("can no longer access replication slot \"{name}\""),
+                    format!("This replication slot has been invalidated due to \"{why}\"."),
+                ),
+                _ => (
+                    format!("can no longer get changes from replication slot \"{name}\""),
+                    "This slot has been invalidated because it exceeded the maximum reserved size.".to_owned(),
+                ),
+            };
+            return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(detail));
+        }
+        entry.active = Some(pid);
+        Ok(ActiveSlot { inner: Arc::clone(&self.inner), name: name.to_owned(), pid })
+    }
+
+    /// Removes a slot that no other connection than `pid` uses.
+    ///
+    /// # Errors
+    /// There is none, another connection uses it, or its file cannot be removed. In the second
+    /// case, it can be tried again later (`WAIT`): see [`Slots::user`].
+    pub fn remove(&self, name: &str, pid: u32) -> Result<(), Told> {
+        let mut slots = self.inner.slots();
+        let entry = found(&mut slots, name)?;
+        if let Some(other) = entry.active.filter(|other| *other != pid) {
+            return Err(in_use(name, other));
+        }
+        if !entry.is_temporary {
+            self.inner.unlink(name)?;
+        }
+        slots.remove(name);
+        Ok(())
+    }
+
+    /// The connection that uses a slot, if the slot is there.
+    #[must_use]
+    pub fn user(&self, name: &str) -> Option<u32> {
+        self.inner.slots().get(name)?.active
+    }
+
+    /// Changes a slot that no connection uses, and keeps it.
+    ///
+    /// # Errors
+    /// There is none, a connection uses it, or its file cannot be written.
+    pub fn alter(&self, name: &str, change: impl FnOnce(&mut SlotState)) -> Result<(), Told> {
+        let mut slots = self.inner.slots();
+        let entry = found(&mut slots, name)?;
+        if let Some(other) = entry.active {
+            return Err(in_use(name, other));
+        }
+        change(&mut entry.state);
+        if entry.is_temporary { Ok(()) } else { self.inner.keep(entry) }
+    }
+
+    /// All slots, by name.
+    #[must_use]
+    pub fn shown(&self) -> Vec<SlotShown> {
+        let shown = |entry: &Entry| SlotShown {
+            state: entry.state.clone(),
+            is_temporary: entry.is_temporary,
+            active: entry.active,
+        };
+        self.inner.slots().values().map(shown).collect()
+    }
+
+    /// Keeps every slot that has moved.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn keep_all(&self) -> Result<(), Told> {
+        let mut slots = self.inner.slots();
+        slots.values_mut().filter(|entry| !entry.is_temporary).try_for_each(|entry| self.inner.keep(entry))
+    }
+
+    /// The least place from which a slot that can be used may begin again, by what its file says.
+    /// What comes before is not needed (rule L2, point 3).
+    #[must_use]
+    pub fn least_restart(&self) -> Option<Lsn> {
+        let slots = self.inner.slots();
+        let needed = |entry: &Entry| {
+            let state = if entry.is_temporary { &entry.state } else { entry.kept.as_ref()? };
+            state.invalidated.is_none().then_some(state.restart)
+        };
+        slots.values().filter_map(needed).min()
+    }
+}
+
+fn found<'a>(slots: &'a mut BTreeMap<String, Entry>, name: &str) -> Result<&'a mut Entry, Told> {
+    slots.get_mut(name).ok_or_else(|| {
+        Told::new(code::UNDEFINED_OBJECT, format!("replication slot \"{name}\" does not exist"))
+    })
+}
+
+fn in_use(name: &str, pid: u32) -> Told {
+    Told::new(code::OBJECT_IN_USE, format!("replication slot \"{name}\" is active for PID {pid}"))
+}
+
+impl Inner {
+    fn slots(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}{ENDING}"))
+    }
+
+    /// Writes a slot's file, unless it says the same.
+    fn keep(&self, entry: &mut Entry) -> Result<(), Told> {
+        if entry.kept.as_ref() == Some(&entry.state) {
+            return Ok(());
+        }
+        let path = self.path(&entry.state.name);
+        let written = || -> io::Result<()> {
+            let new = path.with_extension("new");
+            let mut file =
+                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+            file.write_all(&serde_json::to_vec_pretty(&entry.state)?)?;
+            file.sync_all()?;
+            fs::rename(&new, &path)?;
+            fs::File::open(&self.dir)?.sync_all()
+        };
+        written().map_err(|error| io_error("write", &path, &error))?;
+        entry.kept = Some(entry.state.clone());
+        Ok(())
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), Told> {
+        let path = self.path(name);
+        let removed = || -> io::Result<()> {
+            fs::remove_file(&path)?;
+            fs::File::open(&self.dir)?.sync_all()
+        };
+        removed().map_err(|error| io_error("remove", &path, &error))
+    }
+}
+
+fn io_error(doing: &str, path: &Path, error: &io::Error) -> Told {
+    let code = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => code::DISK_FULL,
+        _ => code::IO_ERROR,
+    };
+    Told::new(code, format!("could not {doing} file \"{}\": {error}", path.display()))
+}
+
+impl ActiveSlot {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Does something with the slot, unless it was removed. Another one may have its name then.
+    fn with<T>(&self, act: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        let mut slots = self.inner.slots();
+        slots.get_mut(&self.name).filter(|entry| entry.active == Some(self.pid)).map(act)
+    }
+
+    /// What it is now; `None` if it was removed.
+    #[must_use]
+    pub fn state(&self) -> Option<SlotState> {
+        self.with(|entry| entry.state.clone())
+    }
+
+    /// Notes that everything before `confirmed` was confirmed, and that decoding may begin again at
+    /// `restart`. Neither ever falls.
+    pub fn advance(&self, confirmed: Lsn, restart: Lsn) {
+        self.with(|entry| {
+            entry.state.confirmed = entry.state.confirmed.max(confirmed);
+            entry.state.restart = entry.state.restart.max(restart);
+        });
+    }
+
+    /// Asks for two-phase commit from `at` on, and keeps that. Asking again changes nothing.
+    ///
+    /// # Errors
+    /// The slot's file cannot be written.
+    pub fn use_two_phase(&self, at: Lsn) -> Result<(), Told> {
+        let kept = self.with(|entry| {
+            entry.state.two_phase_at.get_or_insert(at);
+            if entry.is_temporary { Ok(()) } else { self.inner.keep(entry) }
+        });
+        kept.unwrap_or(Ok(()))
+    }
+
+    /// Keeps it if it has moved.
+    ///
+    /// # Errors
+    /// Its file cannot be written.
+    pub fn keep(&self) -> Result<(), Told> {
+        let kept = self.with(|entry| if entry.is_temporary { Ok(()) } else { self.inner.keep(entry) });
+        kept.unwrap_or(Ok(()))
+    }
+}
+
+impl Drop for ActiveSlot {
+    fn drop(&mut self) {
+        if let Err(error) = self.keep() {
+            tracing::warn!("replication slot \"{}\" is not kept as it is now: {error}", self.name);
+        }
+        if self.with(|entry| entry.active = None).is_some() {
+            let mut slots = self.inner.slots();
+            if slots.get(&self.name).is_some_and(|entry| entry.is_temporary && entry.active.is_none()) {
+                slots.remove(&self.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DATABASE: Oid = Oid(16_384);
+
+    fn state(name: &str) -> SlotState {
+        SlotState {
+            name: name.to_owned(),
+            database: DATABASE.0,
+            database_name: "d".to_owned(),
+            confirmed: Lsn::new(200),
+            restart: Lsn::new(100),
+            two_phase_at: None,
+            failover: false,
+            invalidated: None,
+        }
+    }
+
+    fn code(result: Result<impl Sized, Told>) -> (String, String) {
+        let told = result.err().expect("an error");
+        (told.0.code.clone(), told.0.message.clone())
+    }
+
+    #[test]
+    fn a_slot_survives_and_never_falls() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(dir.path(), 18).unwrap();
+        let slot = slots.create(state("s"), false, 7).unwrap();
+        assert_eq!(Slots::open(dir.path(), 18).unwrap().shown()[0].state, state("s"), "it is durable");
+        slot.advance(Lsn::new(0x1_0000_0300), Lsn::new(150));
+        slot.advance(Lsn::new(5), Lsn::new(5));
+        assert_eq!(slots.least_restart(), Some(Lsn::new(100)), "by what the file says");
+        slot.use_two_phase(Lsn::new(300)).unwrap();
+        slot.use_two_phase(Lsn::new(400)).unwrap();
+        drop(slot);
+        assert_eq!(slots.least_restart(), Some(Lsn::new(150)));
+        let expected = SlotState {
+            confirmed: Lsn::new(0x1_0000_0300),
+            restart: Lsn::new(150),
+            two_phase_at: Some(Lsn::new(300)),
+            ..state("s")
+        };
+        assert_eq!(Slots::open(dir.path(), 18).unwrap().shown()[0].state, expected);
+        slots.remove("s", 7).unwrap();
+        assert_eq!(Slots::open(dir.path(), 18).unwrap().shown(), []);
+    }
+
+    #[test]
+    fn one_connection_uses_a_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(dir.path(), 18).unwrap();
+        let slot = slots.create(state("s"), false, 7).unwrap();
+        let in_use = ("55006".to_owned(), "replication slot \"s\" is active for PID 7".to_owned());
+        assert_eq!(code(slots.acquire("s", DATABASE, 8)), in_use);
+        assert_eq!(code(slots.remove("s", 8)), in_use);
+        assert_eq!(code(slots.alter("s", |_| {})), in_use);
+        assert_eq!(code(slots.create(state("s"), true, 8)).0, "42710");
+        drop(slot);
+        assert_eq!(code(slots.acquire("s", Oid(5), 8)).0, "55000");
+        let slot = slots.acquire("s", DATABASE, 8).unwrap();
+        assert_eq!(slots.user("s"), Some(8));
+        drop(slot);
+        slots.alter("s", |state| state.invalidated = Some("wal_removed".to_owned())).unwrap();
+        assert_eq!(slots.least_restart(), None, "it holds nothing any more");
+        assert_eq!(code(slots.acquire("s", DATABASE, 8)).0, "55000");
+        assert_eq!(code(slots.acquire("t", DATABASE, 8)).0, "42704");
+        assert_eq!(code(slots.create(state("No"), false, 8)).0, "42602");
+    }
+
+    #[test]
+    fn a_temporary_slot_goes_with_its_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(dir.path(), 18).unwrap();
+        let slot = slots.create(state("t"), true, 7).unwrap();
+        assert_eq!(slots.least_restart(), Some(Lsn::new(100)));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        drop(slot);
+        assert_eq!(slots.shown(), []);
+    }
+
+    #[test]
+    fn a_damaged_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("s.json"), "{").unwrap();
+        let error = Slots::open(dir.path(), 18).unwrap_err().to_string();
+        assert!(error.contains("s.json"), "{error}");
+    }
+}

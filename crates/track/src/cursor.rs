@@ -1,0 +1,237 @@
+//! The reading end of a track: one reader's place.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use base::{Lsn, Xid};
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::error::Error;
+use crate::scan::{Frames, Open, Role, message, role};
+use crate::track::{Chapter, Found, Shared};
+
+/// Bytes that are read from a file at once.
+const READ_SIZE: usize = 256 << 10;
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// Frames, or a part of one. Sent one after the other, they are what the reader must get.
+    Bytes(Bytes),
+    /// Nothing more is there.
+    Dry,
+    /// What comes next was not kept. The reader must enter somewhere else.
+    Evicted,
+}
+
+/// One reader's place.
+#[derive(Debug)]
+pub struct Cursor {
+    shared: Arc<Shared>,
+    tail: watch::Receiver<u64>,
+    id: u64,
+    /// Where the next bytes are.
+    at: u64,
+    stage: Stage,
+    /// What is handed out before anything else is read.
+    ready: VecDeque<Bytes>,
+    looks: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Passes over what was confirmed.
+    Seeking { from: Lsn, walk: Walk },
+    /// Picks the blocks of transactions that are still open, up to the first that is needed whole.
+    Picking { until: u64, open: HashSet<Xid>, walk: Walk },
+    /// Everything is needed. Descriptions that were passed over come behind the next BEGIN.
+    Describing { walk: Walk },
+    /// Everything is needed as it is.
+    Sending,
+}
+
+/// Goes through a track frame by frame.
+#[derive(Debug)]
+struct Walk {
+    frames: Frames,
+    /// Where the next frame begins.
+    at: u64,
+    open: Open,
+    /// Descriptions that were passed over.
+    described: Vec<Bytes>,
+}
+
+impl Walk {
+    fn new(at: u64, open: Open, described: Vec<Bytes>) -> Walk {
+        Walk { frames: Frames::default(), at, open, described }
+    }
+
+    /// The next whole frame with its role and the place where it begins.
+    fn next(&mut self) -> Option<(Bytes, Role, u64)> {
+        let frame = self.frames.next()?;
+        let at = self.at;
+        self.at += frame.len() as u64;
+        let role = role(message(&frame), self.open.block.is_some());
+        Some((frame, role, at))
+    }
+}
+
+impl Cursor {
+    pub(crate) fn new(shared: Arc<Shared>, id: u64, from: Lsn, chapter: Chapter) -> Cursor {
+        let tail = shared.tail.subscribe();
+        let at = chapter.offset;
+        let walk = Walk::new(at, chapter.open, Vec::new());
+        Cursor { tail, id, at, stage: Stage::Seeking { from, walk }, ready: VecDeque::new(), looks: 0, shared }
+    }
+
+    /// How often it found nothing more.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    /// Whether everything that could be read was handed out.
+    #[must_use]
+    pub fn is_level(&self) -> bool {
+        self.ready.is_empty() && self.at >= *self.tail.borrow()
+    }
+
+    /// Returns what comes next.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn next(&mut self) -> Result<Next, Error> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Ok(Next::Bytes(bytes));
+            }
+            let found = self.shared.state().find(self.at, READ_SIZE);
+            let bytes = match found {
+                Found::Memory(bytes) => bytes,
+                Found::File(place) => place.read()?,
+                Found::Gone => return Ok(Next::Evicted),
+                Found::Dry => {
+                    self.looks += 1;
+                    self.tail.borrow_and_update();
+                    return Ok(Next::Dry);
+                }
+            };
+            self.at += bytes.len() as u64;
+            if let Stage::Sending = self.stage {
+                self.note();
+                return Ok(Next::Bytes(bytes));
+            }
+            self.walk(&bytes);
+            self.note();
+        }
+    }
+
+    /// Says which bytes are needed from now on.
+    fn note(&self) {
+        let needed = match &self.stage {
+            Stage::Seeking { walk, .. } => walk.open.streams.values().copied().min().unwrap_or(walk.at).min(walk.at),
+            Stage::Picking { walk, .. } | Stage::Describing { walk } => walk.at,
+            Stage::Sending => self.at,
+        };
+        self.shared.state().needs(self.id, needed.min(self.at));
+    }
+
+    /// Takes bytes while not everything is needed as it is.
+    fn walk(&mut self, bytes: &[u8]) {
+        let (Stage::Seeking { walk, .. } | Stage::Picking { walk, .. } | Stage::Describing { walk }) =
+            &mut self.stage
+        else {
+            return;
+        };
+        walk.frames.push(bytes);
+        let next = match &mut self.stage {
+            Stage::Seeking { from, walk } => seek(*from, walk),
+            Stage::Picking { until, open, walk } => pick(*until, open, walk, &mut self.ready),
+            Stage::Describing { walk } => describe(walk, &mut self.ready),
+            Stage::Sending => None,
+        };
+        let Some(stage) = next else { return };
+        // The next stage may begin further back, or with what was read too much.
+        if let Stage::Seeking { walk, .. } | Stage::Picking { walk, .. } | Stage::Describing { walk } = &stage {
+            self.at = walk.at;
+        }
+        self.stage = stage;
+    }
+
+    /// Waits until there is more. Cancel safe.
+    pub async fn more(&mut self) {
+        let at = self.at;
+        let _ = self.tail.wait_for(|tail| *tail > at).await;
+    }
+}
+
+impl Drop for Cursor {
+    fn drop(&mut self) {
+        self.shared.state().forget(self.id);
+    }
+}
+
+/// Looks for the first transaction or message that is needed whole.
+fn seek(from: Lsn, walk: &mut Walk) -> Option<Stage> {
+    while let Some((frame, role, at)) = walk.next() {
+        let is_needed = match role {
+            Role::Begin(end) | Role::Single(end) | Role::StreamEnds(_, Some(end)) => end >= from,
+            _ => false,
+        };
+        if is_needed {
+            let described = std::mem::take(&mut walk.described);
+            let open: HashSet<Xid> = walk.open.streams.keys().copied().collect();
+            let first = walk.open.streams.values().copied().min();
+            return Some(match first {
+                Some(first) => {
+                    let walk = Walk::new(first, Open::default(), described);
+                    Stage::Picking { until: at, open, walk }
+                }
+                None => Stage::Describing { walk: Walk::new(at, Open::default(), described) },
+            });
+        }
+        if role == Role::Describes {
+            // Kind and object: a later description takes the place of an earlier one.
+            let of = |frame: &Bytes| message(frame).first_chunk::<5>().copied();
+            walk.described.retain(|known| of(known) != of(&frame));
+            walk.described.push(frame);
+        }
+        walk.open.take(role, at);
+    }
+    None
+}
+
+/// Hands out the blocks of open transactions.
+fn pick(until: u64, open: &HashSet<Xid>, walk: &mut Walk, ready: &mut VecDeque<Bytes>) -> Option<Stage> {
+    while walk.at < until {
+        let (frame, role, at) = walk.next()?;
+        let of = match role {
+            Role::BlockBegins(xid) | Role::PartAborts(xid) => Some(xid),
+            _ => walk.open.block,
+        };
+        if of.is_some_and(|xid| open.contains(&xid)) {
+            ready.push_back(frame);
+        }
+        walk.open.take(role, at);
+    }
+    let described = std::mem::take(&mut walk.described);
+    Some(Stage::Describing { walk: Walk::new(until, Open::default(), described) })
+}
+
+/// Hands out everything, with what was described before behind the first BEGIN.
+fn describe(walk: &mut Walk, ready: &mut VecDeque<Bytes>) -> Option<Stage> {
+    while !walk.described.is_empty() {
+        let (frame, role, at) = walk.next()?;
+        walk.open.take(role, at);
+        ready.push_back(frame);
+        if matches!(role, Role::Begin(_)) {
+            ready.extend(walk.described.drain(..));
+        }
+    }
+    let rest = walk.frames.rest();
+    if !rest.is_empty() {
+        ready.push_back(rest);
+    }
+    Some(Stage::Sending)
+}

@@ -1,0 +1,125 @@
+//! Frames of a track, one by one: what each is for somebody who enters.
+
+use std::collections::HashMap;
+
+use base::{Lsn, Xid};
+use bytes::{Buf, Bytes, BytesMut};
+use proto::frame::HEADER_SIZE;
+use proto::replication::XLOG_DATA_HEADER_SIZE;
+
+/// Bytes of a frame before pgoutput's message.
+pub(crate) const BEFORE: usize = HEADER_SIZE + XLOG_DATA_HEADER_SIZE;
+
+/// What a message is for somebody who enters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Begins a transaction that comes as a whole; its commit or PREPARE is there.
+    Begin(Lsn),
+    /// Ends it.
+    Ends,
+    /// Stands alone: a message without a transaction, or the end of a prepared one. It is there.
+    Single(Lsn),
+    /// Describes a relation or a type.
+    Describes,
+    /// Begins a block of an open transaction.
+    BlockBegins(Xid),
+    /// Ends it.
+    BlockEnds,
+    /// Ends a transaction that came in blocks: its commit or PREPARE is there, or it aborted.
+    StreamEnds(Xid, Option<Lsn>),
+    /// A part of an open transaction was rolled back.
+    PartAborts(Xid),
+    /// Anything else inside of a transaction or block.
+    Other,
+}
+
+/// The role of a message of pgoutput that comes inside a block or not.
+pub(crate) fn role(message: &[u8], in_block: bool) -> Role {
+    let xid = |at: usize| message.get(at..at + 4).map_or(Xid::INVALID, |mut bytes| Xid(bytes.get_u32()));
+    let lsn = |at: usize| message.get(at..at + 8).map_or(Lsn::INVALID, |mut bytes| Lsn::new(bytes.get_u64()));
+    match message.first() {
+        Some(b'S') => Role::BlockBegins(xid(1)),
+        Some(b'E') => Role::BlockEnds,
+        _ if in_block => Role::Other,
+        Some(b'B' | b'b') => Role::Begin(lsn(1)),
+        Some(b'C' | b'P') => Role::Ends,
+        Some(b'R' | b'Y') => Role::Describes,
+        // Flags, then the position of COMMIT PREPARED.
+        Some(b'K') => Role::Single(lsn(2)),
+        // Flags, the end of PREPARE, the end of the record that rolls it back.
+        Some(b'r') => Role::Single(lsn(10)),
+        // Whether it belongs to a transaction, then its position.
+        Some(b'M') if message.get(1) == Some(&0) => Role::Single(lsn(2)),
+        // The transaction, flags, the position of the commit.
+        Some(b'c') => Role::StreamEnds(xid(1), Some(lsn(6))),
+        // Flags, the position of PREPARE, its end, its time, the transaction.
+        Some(b'p') => Role::StreamEnds(xid(26), Some(lsn(2))),
+        Some(b'A') if xid(1) == xid(5) => Role::StreamEnds(xid(1), None),
+        Some(b'A') => Role::PartAborts(xid(1)),
+        _ => Role::Other,
+    }
+}
+
+/// The parts of a track that are open at a place.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// Inside of a transaction that comes as a whole.
+    pub(crate) in_transaction: bool,
+    /// Inside of a block of this transaction.
+    pub(crate) block: Option<Xid>,
+    /// Where the first block of each open transaction begins.
+    pub(crate) streams: HashMap<Xid, u64>,
+}
+
+impl Open {
+    /// Takes a message that begins `at`.
+    pub(crate) fn take(&mut self, role: Role, at: u64) {
+        match role {
+            Role::Begin(_) => self.in_transaction = true,
+            Role::Ends => self.in_transaction = false,
+            Role::BlockBegins(xid) => {
+                self.block = Some(xid);
+                self.streams.entry(xid).or_insert(at);
+            }
+            Role::BlockEnds => self.block = None,
+            Role::StreamEnds(xid, _) => {
+                self.streams.remove(&xid);
+            }
+            Role::Single(_) | Role::Describes | Role::PartAborts(_) | Role::Other => {}
+        }
+    }
+
+    /// Whether this is between transactions and blocks.
+    pub(crate) fn is_between(&self) -> bool {
+        !self.in_transaction && self.block.is_none()
+    }
+}
+
+/// Takes frames out of bytes that come in pieces.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    buffer: BytesMut,
+}
+
+impl Frames {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame.
+    pub(crate) fn next(&mut self) -> Option<Bytes> {
+        let length = self.buffer.get(1..HEADER_SIZE)?;
+        let size = u32::from_be_bytes(length.try_into().ok()?) as usize + 1;
+        (self.buffer.len() >= size).then(|| self.buffer.split_to(size).freeze())
+    }
+
+    /// What came and is no whole frame.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        self.buffer.split().freeze()
+    }
+}
+
+/// The message in a frame.
+pub(crate) fn message(frame: &[u8]) -> &[u8] {
+    frame.get(BEFORE..).unwrap_or_default()
+}

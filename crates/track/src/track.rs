@@ -1,0 +1,289 @@
+//! The writing end of a track.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Lsn, PgTimestamp};
+use bytes::Bytes;
+use proto::frame::copy_data_header;
+use proto::replication::xlog_data_header;
+use tokio::sync::watch;
+
+use crate::cursor::Cursor;
+use crate::error::Error;
+use crate::files::{Files, InFile};
+use crate::scan::{BEFORE, Open, Role, role};
+
+/// The most that a track keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes in memory.
+    pub memory_bytes: usize,
+    /// Bytes in files.
+    pub file_bytes: u64,
+    /// A chapter with more bytes than this ends at the next opportunity.
+    pub chapter_bytes: u64,
+    /// Where files are made.
+    pub dir: PathBuf,
+}
+
+/// What the writer has to do after a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pushed {
+    /// Nothing.
+    GoesOn,
+    /// A chapter begins with the next message. Relations must be described again in it.
+    ChapterBegins,
+}
+
+/// Why nobody can enter at a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHere {
+    /// The track began later, or has not kept it. It has everything from this position on.
+    Gone(Lsn),
+}
+
+/// What the writer and all cursors share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The end of what can be read.
+    pub(crate) tail: watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Consecutive bytes, the newest part, by their first byte.
+    blocks: VecDeque<(u64, Bytes)>,
+    memory: usize,
+    files: Files,
+    /// Where the chapters begin that can be entered.
+    chapters: VecDeque<Chapter>,
+    /// By cursor, the first byte that it needs.
+    cursors: HashMap<u64, u64>,
+    next_cursor: u64,
+    /// Bytes before are gone.
+    floor: u64,
+}
+
+/// Where a chapter begins.
+#[derive(Debug, Clone)]
+pub(crate) struct Chapter {
+    pub(crate) offset: u64,
+    /// Every transaction that ends at or behind this position ends in this chapter or later.
+    pub(crate) complete_from: Lsn,
+    /// What is open there.
+    pub(crate) open: Open,
+}
+
+/// Where bytes are.
+pub(crate) enum Found {
+    Memory(Bytes),
+    File(InFile),
+    Dry,
+    Gone,
+}
+
+/// The writing end. Dropping it ends the track; what was written can still be read.
+#[derive(Debug)]
+pub struct Track {
+    shared: Arc<Shared>,
+    limits: Limits,
+    /// What is not visible yet.
+    pending: Vec<u8>,
+    /// Where `pending` begins.
+    offset: u64,
+    open: Open,
+    /// The last end of a transaction, and one byte.
+    complete_from: Lsn,
+    chapter: u64,
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The bytes from `at` on, at most `most` of them.
+    pub(crate) fn find(&self, at: u64, most: usize) -> Found {
+        if at < self.floor {
+            return Found::Gone;
+        }
+        let number = self.blocks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= at);
+        match self.blocks.get(number) {
+            Some((start, bytes)) if *start <= at => {
+                let from = usize::try_from(at - start).unwrap_or(usize::MAX);
+                Found::Memory(bytes.slice(from..))
+            }
+            // Before the first block, or there is none.
+            _ => self.files.find(at, most).map_or(Found::Dry, Found::File),
+        }
+    }
+
+    pub(crate) fn needs(&mut self, cursor: u64, at: u64) {
+        self.cursors.insert(cursor, at);
+    }
+
+    pub(crate) fn forget(&mut self, cursor: u64) {
+        self.cursors.remove(&cursor);
+    }
+
+    fn least_needed(&self) -> Option<u64> {
+        self.cursors.values().copied().filter(|at| *at >= self.floor).min()
+    }
+
+    /// Forgets what is before `floor`.
+    fn raise(&mut self, floor: u64) {
+        self.floor = self.floor.max(floor);
+        let floor = self.floor;
+        while self.chapters.front().is_some_and(|chapter| chapter.offset < floor) {
+            self.chapters.pop_front();
+        }
+    }
+}
+
+impl Track {
+    /// Makes a track that has every transaction that ends at or behind `begins_at`.
+    #[must_use]
+    pub fn new(begins_at: Lsn, limits: Limits) -> Track {
+        let chapter = Chapter { offset: 0, complete_from: begins_at, open: Open::default() };
+        let state = State {
+            blocks: VecDeque::new(),
+            memory: 0,
+            files: Files::new(limits.dir.clone()),
+            chapters: VecDeque::from([chapter]),
+            cursors: HashMap::new(),
+            next_cursor: 0,
+            floor: 0,
+        };
+        Track {
+            shared: Arc::new(Shared { state: Mutex::new(state), tail: watch::Sender::new(0) }),
+            limits,
+            pending: Vec::new(),
+            offset: 0,
+            open: Open::default(),
+            complete_from: begins_at,
+            chapter: 0,
+        }
+    }
+
+    /// Appends a message of pgoutput. `lsn` is what the frame says, `at` the time. Nobody sees it
+    /// before [`Track::flush`].
+    pub fn push(&mut self, lsn: Lsn, at: PgTimestamp, message: &[u8]) -> Pushed {
+        let begins = self.offset + self.pending.len() as u64;
+        let header = copy_data_header(message.len() + BEFORE - proto::frame::HEADER_SIZE);
+        let header = header.expect("no message is longer than the server's buffers");
+        self.pending.extend_from_slice(&header);
+        self.pending.extend_from_slice(&xlog_data_header(lsn, lsn, at));
+        self.pending.extend_from_slice(message);
+        let role = role(message, self.open.block.is_some());
+        self.open.take(role, begins);
+        if let Role::Begin(end) | Role::Single(end) | Role::StreamEnds(_, Some(end)) = role {
+            self.complete_from = self.complete_from.max(Lsn::new(end.as_u64() + 1));
+        }
+        let end = self.offset + self.pending.len() as u64;
+        if !self.open.is_between() || end - self.chapter < self.limits.chapter_bytes {
+            return Pushed::GoesOn;
+        }
+        self.chapter = end;
+        let chapter = Chapter { offset: end, complete_from: self.complete_from, open: self.open.clone() };
+        self.shared.state().chapters.push_back(chapter);
+        Pushed::ChapterBegins
+    }
+
+    /// Lets everybody see what was pushed. Only those wake who had read everything before.
+    ///
+    /// # Errors
+    /// An older part cannot be written into files. It is still in memory.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let bytes = Bytes::from(std::mem::take(&mut self.pending));
+        let start = self.offset;
+        self.offset += bytes.len() as u64;
+        {
+            let mut state = self.shared.state();
+            state.memory += bytes.len();
+            state.blocks.push_back((start, bytes));
+        }
+        self.shared.tail.send_replace(self.offset);
+        self.trim()
+    }
+
+    /// Keeps to the limits.
+    fn trim(&mut self) -> Result<(), Error> {
+        let mut state = self.shared.state();
+        let state = &mut *state;
+        while state.memory > self.limits.memory_bytes && state.blocks.len() > 1 {
+            let Some((start, bytes)) = state.blocks.front().cloned() else { break };
+            let end = start + bytes.len() as u64;
+            let least = state.least_needed();
+            if least.is_some_and(|least| least < end) {
+                state.files.append(start, &bytes)?;
+            } else {
+                state.files.release(u64::MAX);
+                state.raise(end);
+            }
+            state.blocks.pop_front();
+            state.memory -= bytes.len();
+        }
+        if let Some(least) = state.least_needed() {
+            state.files.release(least);
+        }
+        while state.files.size() > self.limits.file_bytes {
+            let Some(left) = state.files.drop_oldest() else { break };
+            state.raise(left);
+        }
+        let first = state.blocks.front().map(|(start, _)| *start);
+        if let Some(start) = state.files.start().or(first) {
+            state.raise(start);
+        }
+        Ok(())
+    }
+
+    /// Makes a cursor for somebody who has confirmed everything before `from`.
+    ///
+    /// # Errors
+    /// The track does not have everything that is needed.
+    pub fn enter(&self, from: Lsn) -> Result<Cursor, NotHere> {
+        let mut state = self.shared.state();
+        let floor = state.floor;
+        let can_enter = |chapter: &&Chapter| {
+            let first = chapter.open.streams.values().copied().min().unwrap_or(chapter.offset);
+            chapter.complete_from <= from && first.min(chapter.offset) >= floor
+        };
+        let Some(chapter) = state.chapters.iter().rev().find(can_enter).cloned() else {
+            let first = state.chapters.front().map_or(self.complete_from, |chapter| chapter.complete_from);
+            return Err(NotHere::Gone(first));
+        };
+        let id = state.next_cursor;
+        state.next_cursor += 1;
+        let first = chapter.open.streams.values().copied().min().unwrap_or(chapter.offset);
+        state.needs(id, first.min(chapter.offset));
+        drop(state);
+        Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
+    }
+
+    /// Everything that was pushed ends before this byte.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + self.pending.len() as u64
+    }
+
+    /// How many cursors read it.
+    #[must_use]
+    pub fn cursors(&self) -> usize {
+        self.shared.state().cursors.len()
+    }
+
+    /// Bytes in memory and in files.
+    #[must_use]
+    pub fn kept_bytes(&self) -> (usize, u64) {
+        let state = self.shared.state();
+        (state.memory + self.pending.len(), state.files.size())
+    }
+}

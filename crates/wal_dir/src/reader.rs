@@ -1,0 +1,138 @@
+//! Reads WAL at any place, up to what is written.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use base::Lsn;
+use tokio::sync::watch;
+
+use crate::error::{Error, Kind};
+use crate::writer::Shared;
+
+/// Bytes that are read at once.
+const PIECE_SIZE: usize = 128 << 10;
+
+/// Reads a directory's WAL from a place on. Any number of readers may be there, each at its own
+/// place.
+#[derive(Debug)]
+pub struct Reader {
+    shared: Arc<Shared>,
+    ends: watch::Receiver<Lsn>,
+    position: Lsn,
+    /// Everything before is written. It is asked for only when it is reached.
+    end: Lsn,
+    generation: u64,
+    open: Option<(u64, File)>,
+    buffer: Vec<u8>,
+    looks: u64,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece<'a> {
+    /// Bytes that begin here.
+    Bytes(Lsn, &'a [u8]),
+    /// Nothing more is written.
+    Dry,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>, from: Lsn) -> Result<Reader, Error> {
+        let ends = shared.end.subscribe();
+        let reader = Reader {
+            ends,
+            position: from,
+            end: Lsn::INVALID,
+            generation: shared.generation.load(Ordering::Acquire),
+            open: None,
+            buffer: Vec::new(),
+            looks: 0,
+            shared,
+        };
+        reader.check()?;
+        Ok(reader)
+    }
+
+    /// Where the next bytes begin.
+    #[must_use]
+    pub fn position(&self) -> Lsn {
+        self.position
+    }
+
+    /// How often it has asked how much is written.
+    #[must_use]
+    pub fn looks(&self) -> u64 {
+        self.looks
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let (at, oldest) = (self.position, self.shared.oldest());
+        if at < oldest { Err(Error(Kind::Removed { at, oldest })) } else { Ok(()) }
+    }
+
+    /// Returns the next bytes, if any are written.
+    ///
+    /// # Errors
+    /// WAL of this place is not kept any more, or cannot be read.
+    pub fn next(&mut self) -> Result<Piece<'_>, Error> {
+        if self.position >= self.end && !self.look() {
+            return Ok(Piece::Dry);
+        }
+        let size = self.shared.segment_size;
+        let (number, within) = (self.position.as_u64() / size, self.position.as_u64() % size);
+        let wanted = (size - within).min(self.end.as_u64() - self.position.as_u64());
+        let wanted = usize::try_from(wanted).unwrap_or(PIECE_SIZE).min(PIECE_SIZE);
+        self.open(number)?;
+        let Some((_, file)) = &self.open else { return Ok(Piece::Dry) };
+        self.buffer.resize(wanted, 0);
+        let path = || self.shared.path(self.shared.timeline_of(number), number, false);
+        file.read_exact_at(&mut self.buffer, within).map_err(|error| Error::io("read", path())(error))?;
+        let at = self.position;
+        self.position = Lsn::new(at.as_u64() + wanted as u64);
+        Ok(Piece::Bytes(at, &self.buffer))
+    }
+
+    /// Asks how much is written. Returns whether that is more than was read.
+    fn look(&mut self) -> bool {
+        self.looks += 1;
+        self.end = *self.ends.borrow_and_update();
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.open = None;
+        }
+        self.position < self.end
+    }
+
+    /// Opens the segment with this number. It may get its final name meanwhile.
+    fn open(&mut self, number: u64) -> Result<(), Error> {
+        if self.open.as_ref().is_some_and(|(open, _)| *open == number) {
+            return Ok(());
+        }
+        let timeline = self.shared.timeline_of(number);
+        let [whole, partial] = [false, true].map(|is_partial| self.shared.path(timeline, number, is_partial));
+        let mut failed = None;
+        for path in [&whole, &partial, &whole] {
+            match File::open(path) {
+                Ok(file) => {
+                    self.open = Some((number, file));
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => failed = Some(error),
+                Err(error) => return Err(Error::io("open", path)(error)),
+            }
+        }
+        self.check()?;
+        Err(Error::io("open", whole)(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into())))
+    }
+
+    /// Waits until more is written than was read. Cancel safe. Returns at once if the writer is
+    /// gone.
+    pub async fn more(&mut self) {
+        let position = self.position;
+        let _ = self.ends.wait_for(|end| *end > position).await;
+    }
+}

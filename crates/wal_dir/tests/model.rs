@@ -1,0 +1,260 @@
+//! The directory beside a model: any bytes in any pieces, readers anywhere, removals, other
+//! timelines, and processes that end at any moment.
+
+#![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
+
+use std::fs;
+use std::path::Path;
+
+use base::Lsn;
+use proptest::prelude::*;
+use wal_dir::{Opened, Piece, Reader, Writer};
+
+const SEGMENT: u64 = 1 << 12;
+const BEGIN: u64 = 7 * SEGMENT;
+
+/// The byte of a place, which is another one on another timeline.
+fn byte(at: u64, timeline: u32) -> u8 {
+    (at.wrapping_mul(31) ^ (at >> 8) ^ u64::from(timeline) * 101) as u8
+}
+
+/// What was written: a byte for each place, and where a new timeline began.
+#[derive(Debug, Default)]
+struct Model {
+    forks: Vec<u64>,
+}
+
+impl Model {
+    fn timeline_at(&self, at: u64) -> u32 {
+        1 + self.forks.iter().filter(|fork| **fork <= at).count() as u32
+    }
+
+    fn bytes(&self, from: u64, size: usize) -> Vec<u8> {
+        (from..from + size as u64).map(|at| byte(at, self.timeline_at(at))).collect()
+    }
+
+    fn history(&self) -> String {
+        let line = |(number, fork): (usize, &u64)| format!("{}\t{}\twhy\n", number + 1, Lsn::new(*fork));
+        self.forks.iter().enumerate().map(line).collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(usize),
+    Sync,
+    /// A reader begins at this part of what is kept.
+    Read(f64),
+    /// Every reader reads what there is.
+    Follow,
+    Remove(f64),
+    Fork,
+    /// The process ends. What was not synced is gone, or anything.
+    Crash(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..3 * SEGMENT as usize).prop_map(Step::Write),
+        2 => Just(Step::Sync),
+        2 => (0.0..1.0).prop_map(Step::Read),
+        3 => Just(Step::Follow),
+        1 => (0.0..1.2).prop_map(Step::Remove),
+        1 => Just(Step::Fork),
+        1 => any::<u8>().prop_map(Step::Crash),
+    ]
+}
+
+/// Reads everything, and compares it. Returns false if the reader's place is not kept any more.
+fn follow(reader: &mut Reader, model: &Model, end: u64) -> bool {
+    loop {
+        let at = reader.position().as_u64();
+        match reader.next() {
+            Ok(Piece::Bytes(from, bytes)) => {
+                assert_eq!(from.as_u64(), at);
+                assert_eq!(bytes, model.bytes(at, bytes.len()), "at {from}");
+            }
+            Ok(Piece::Dry) => {
+                assert_eq!(at, end);
+                return true;
+            }
+            Err(error) => {
+                assert!(error.is_removed(), "{error}");
+                return false;
+            }
+        }
+    }
+}
+
+/// Overwrites what was not synced, as a crash of the system may leave it.
+fn damage(dir: &Path, synced: u64, how: u8) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+        if let Some(number) = name.strip_suffix(".partial") {
+            let number = u64::from_str_radix(&number[16..], 16).unwrap();
+            let keep = synced.saturating_sub(number * SEGMENT).min(SEGMENT) as usize;
+            let mut bytes = fs::read(&path).unwrap();
+            match how % 3 {
+                0 => bytes.truncate(keep),
+                1 => bytes.iter_mut().skip(keep).for_each(|byte| *byte = how),
+                _ => {}
+            }
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+}
+
+fn play(steps: &[Step]) {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, opened) = Writer::open(dir.path(), SEGMENT).unwrap();
+    assert_eq!(opened, Opened::Empty);
+    let mut model = Model::default();
+    let mut end = writer.begin(1, Lsn::new(BEGIN + 1234)).as_u64();
+    assert_eq!(end, BEGIN);
+    let mut synced = end;
+    let mut readers: Vec<Reader> = Vec::new();
+    for step in steps {
+        match *step {
+            Step::Write(size) => {
+                writer.write(Lsn::new(end), &model.bytes(end, size)).unwrap();
+                end += size as u64;
+            }
+            Step::Sync => {
+                synced = writer.sync().unwrap().as_u64();
+                assert_eq!(synced, end);
+            }
+            Step::Read(part) => {
+                let oldest = writer.oldest().as_u64();
+                let from = oldest + ((end - oldest) as f64 * part) as u64;
+                readers.push(writer.reader(Lsn::new(from)).unwrap());
+            }
+            Step::Follow => readers.retain_mut(|reader| follow(reader, &model, end)),
+            Step::Remove(part) => {
+                let oldest = writer.oldest().as_u64();
+                let before = oldest + ((end - oldest) as f64 * part) as u64;
+                writer.remove_before(Lsn::new(before)).unwrap();
+                let now = writer.oldest().as_u64();
+                assert!(now <= before.max(oldest) && before.min(end) <= now + SEGMENT, "{now} {before} {end}");
+            }
+            Step::Fork => {
+                readers.retain_mut(|reader| follow(reader, &model, end));
+                model.forks.push(end);
+                let timeline = model.forks.len() as u32 + 1;
+                writer.follow_timeline(timeline, Lsn::new(end), &model.history()).unwrap();
+                synced = end;
+            }
+            Step::Crash(how) => {
+                readers.clear();
+                let (oldest, timeline) = (writer.oldest(), writer.timeline());
+                drop(writer);
+                damage(dir.path(), synced, how);
+                let opened;
+                (writer, opened) = Writer::open(dir.path(), SEGMENT).unwrap();
+                match opened {
+                    Opened::Empty => {
+                        // Nothing had been written, so nothing is known either.
+                        assert!(synced < BEGIN + SEGMENT, "{synced}");
+                        model.forks.clear();
+                        end = writer.begin(1, Lsn::new(BEGIN)).as_u64();
+                    }
+                    Opened::GoesOn { timeline: on, at } => {
+                        assert!(at.as_u64() <= synced.max(end) && synced < at.as_u64() + SEGMENT, "{at} {synced}");
+                        assert_eq!(writer.oldest().min(at), oldest.min(at));
+                        // A fork that nothing was written behind comes again.
+                        while model.forks.len() as u32 + 1 > on {
+                            assert!(timeline > on && model.forks.pop().unwrap() == synced);
+                        }
+                        end = at.as_u64();
+                    }
+                }
+                synced = end;
+            }
+        }
+        assert_eq!((writer.end().as_u64(), writer.timeline()), (end, model.timeline_at(end)));
+    }
+    if end > writer.oldest().as_u64() {
+        let mut all = writer.reader(writer.oldest()).unwrap();
+        assert!(follow(&mut all, &model, end));
+        assert!(all.looks() <= 2, "the end is asked for when it is reached, and not before");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn whatever_happens_readers_see_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
+        play(&steps);
+    }
+}
+
+#[test]
+fn a_reader_waits_for_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    let mut reader = writer.reader(at).unwrap();
+    assert_eq!(reader.next().unwrap(), Piece::Dry);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let short = std::time::Duration::from_millis(50);
+        assert!(tokio::time::timeout(short, reader.more()).await.is_err(), "nothing has come");
+        writer.write(at, b"more").unwrap();
+        reader.more().await;
+    });
+    assert_eq!(reader.next().unwrap(), Piece::Bytes(at, b"more"));
+}
+
+#[test]
+fn refusals_name_their_object() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let error = Writer::open(dir.path(), SEGMENT).unwrap_err().to_string();
+    assert!(error.contains("another process uses the WAL directory"), "{error}");
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    writer.write(at, &[1; 3 * SEGMENT as usize + 5]).unwrap();
+    let error = writer.write(at, b"again").unwrap_err().to_string();
+    assert!(error.starts_with("WAL of 0/7000 came where 0/A005"), "{error}");
+    let error = writer.follow_timeline(2, Lsn::new(BEGIN + 5), "1\t0/7005\tx").unwrap_err().to_string();
+    assert!(error.contains("the server that was promoted lacks what is between"), "{error}");
+    writer.remove_before(Lsn::new(BEGIN + SEGMENT)).unwrap();
+    let error = writer.reader(at).unwrap_err();
+    assert!(error.is_removed() && error.to_string().contains("the oldest that is kept is 0/8000"), "{error}");
+    drop(writer);
+    let middle = dir.path().join("000000010000000000000009");
+    let bytes = fs::read(&middle).unwrap();
+    fs::write(&middle, &bytes[1..]).unwrap();
+    let error = Writer::open(dir.path(), SEGMENT).unwrap_err().to_string();
+    assert!(error.contains("has 4095 bytes and not 4096"), "{error}");
+    fs::remove_file(&middle).unwrap();
+    fs::write(dir.path().join("00000001000000000000000A"), &bytes).unwrap();
+    let error = Writer::open(dir.path(), SEGMENT).unwrap_err().to_string();
+    assert!(error.contains("segment 000000010000000000000009 is missing"), "{error}");
+}
+
+#[test]
+fn a_full_disk_loses_nothing() {
+    // A file system of its own would need mounting; a limit on the size of files fails alike.
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    writer.write(at, &[1; 100]).unwrap();
+    // The next segment cannot be made.
+    let blocked = dir.path().join("000000010000000000000008.partial");
+    fs::create_dir(&blocked).unwrap();
+    let bytes = [2; SEGMENT as usize];
+    let error = writer.write(Lsn::new(BEGIN + 100), &bytes).unwrap_err();
+    assert!(error.to_string().contains("000000010000000000000008.partial"), "{error}");
+    let end = writer.end();
+    assert_eq!(end, Lsn::new(BEGIN + SEGMENT), "what fits is written, and can be read");
+    fs::remove_dir(&blocked).unwrap();
+    let written = (end.as_u64() - BEGIN - 100) as usize;
+    writer.write(end, &bytes[written..]).unwrap();
+    let mut reader = writer.reader(at).unwrap();
+    let mut all = Vec::new();
+    while let Piece::Bytes(_, bytes) = reader.next().unwrap() {
+        all.extend_from_slice(bytes);
+    }
+    assert_eq!(all, [&[1; 100][..], &bytes].concat());
+}
