@@ -79,7 +79,7 @@ impl Catalog {
         Ok(followed)
     }
 
-    /// Takes a record about the files of another database, which changes nothing here but the place.
+    /// Takes a record about the files of another database. It changes nothing here but the place.
     ///
     /// # Errors
     /// It is not the next one, or it is damaged.

@@ -12,6 +12,7 @@ use postgres_protocol::authentication::sasl::{self, ScramSha256};
 use postgres_protocol::message::backend::{AuthenticationSaslBody, Message};
 use postgres_protocol::message::frontend;
 use proto::frame::{Frame, HEADER_SIZE, ServerError};
+use proto::scram::{self, ClientBinding, ClientKeys, KeyedExchange};
 
 use crate::conninfo::{AuthMethod, ChannelBinding, Host, Settings, add_setting};
 use crate::denial::Unauthenticated;
@@ -202,31 +203,69 @@ impl Authentication<'_> {
 
     async fn sasl(&mut self, body: &AuthenticationSaslBody) -> Result<(), Error> {
         let offered: Vec<&str> = body.mechanisms().collect().map_err(Error::lost)?;
-        let (mechanism, binding) = self.mechanism(&offered)?;
+        let (mechanism, channel) = self.mechanism(&offered)?;
+        if let Some(keys) = self.settings.scram_keys.clone() {
+            return self.sasl_by_keys(keys, mechanism, &channel).await;
+        }
         let password = self.password(AuthMethod::ScramSha256)?;
         let failed = |error: std::io::Error| refused(Unauthenticated::Scram(error));
-        let mut scram = ScramSha256::new(password.as_bytes(), binding);
-        frontend::sasl_initial_response(mechanism, scram.message(), &mut self.link.outbox).map_err(failed)?;
-        self.link.flush().await?;
-        let Message::AuthenticationSaslContinue(answer) = self.message().await? else {
-            return Err(Error::protocol("the server broke off the SCRAM exchange"));
-        };
-        scram.update(answer.data()).map_err(failed)?;
-        frontend::sasl_response(scram.message(), &mut self.link.outbox).map_err(failed)?;
-        self.link.flush().await?;
-        let Message::AuthenticationSaslFinal(answer) = self.message().await? else {
-            return Err(Error::protocol("the server broke off the SCRAM exchange"));
-        };
-        scram.finish(answer.data()).map_err(failed)
+        let mut scram = ScramSha256::new(password.as_bytes(), library_binding(channel));
+        self.sasl_first(mechanism, scram.message()).await?;
+        scram.update(&self.sasl_continue().await?).map_err(failed)?;
+        self.sasl_last(scram.message()).await?;
+        scram.finish(&self.sasl_final().await?).map_err(failed)
+    }
+
+    /// The exchange by keys that stand in place of a password.
+    async fn sasl_by_keys(
+        &mut self,
+        keys: ClientKeys,
+        mechanism: &str,
+        channel: &ClientBinding,
+    ) -> Result<(), Error> {
+        self.check_method(AuthMethod::ScramSha256)?;
+        self.used = Some(AuthMethod::ScramSha256);
+        let failed = |error: scram::Error| refused(Unauthenticated::Scram(std::io::Error::other(error)));
+        let (exchange, first) = KeyedExchange::begin(keys, channel);
+        self.sasl_first(mechanism, first.as_bytes()).await?;
+        let (check, last) = exchange.respond(&self.sasl_continue().await?).map_err(failed)?;
+        self.sasl_last(last.as_bytes()).await?;
+        check.check(&self.sasl_final().await?).map_err(failed)
+    }
+
+    async fn sasl_first(&mut self, mechanism: &str, message: &[u8]) -> Result<(), Error> {
+        frontend::sasl_initial_response(mechanism, message, &mut self.link.outbox)
+            .map_err(|error| refused(Unauthenticated::Scram(error)))?;
+        self.link.flush().await
+    }
+
+    async fn sasl_last(&mut self, message: &[u8]) -> Result<(), Error> {
+        frontend::sasl_response(message, &mut self.link.outbox)
+            .map_err(|error| refused(Unauthenticated::Scram(error)))?;
+        self.link.flush().await
+    }
+
+    async fn sasl_continue(&mut self) -> Result<Vec<u8>, Error> {
+        match self.message().await? {
+            Message::AuthenticationSaslContinue(answer) => Ok(answer.data().to_vec()),
+            _ => Err(Error::protocol("the server broke off the SCRAM exchange")),
+        }
+    }
+
+    async fn sasl_final(&mut self) -> Result<Vec<u8>, Error> {
+        match self.message().await? {
+            Message::AuthenticationSaslFinal(answer) => Ok(answer.data().to_vec()),
+            _ => Err(Error::protocol("the server broke off the SCRAM exchange")),
+        }
     }
 
     /// Which of the mechanisms offered, and the binding to the TLS channel.
-    fn mechanism(&self, offered: &[&str]) -> Result<(&'static str, sasl::ChannelBinding), Error> {
+    fn mechanism(&self, offered: &[&str]) -> Result<(&'static str, ClientBinding), Error> {
         let wanted = self.settings.channel_binding;
         let end_point = self.link.stream().tls().and_then(tls::server_end_point);
         let can_bind = wanted != ChannelBinding::Disable && end_point.is_some();
         if let Some(hash) = end_point.filter(|_| can_bind && offered.contains(&sasl::SCRAM_SHA_256_PLUS)) {
-            return Ok((sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(hash)));
+            return Ok((sasl::SCRAM_SHA_256_PLUS, ClientBinding::EndPoint(hash)));
         }
         if wanted == ChannelBinding::Require {
             return Err(refused(Unauthenticated::NoBinding));
@@ -236,9 +275,17 @@ impl Authentication<'_> {
         }
         // "y": we could have bound but saw no offer. A server that did make
         // one then knows that somebody took it out (RFC 5802, section 6).
-        let binding =
-            if can_bind { sasl::ChannelBinding::unrequested() } else { sasl::ChannelBinding::unsupported() };
+        let binding = if can_bind { ClientBinding::Unrequested } else { ClientBinding::Unsupported };
         Ok((sasl::SCRAM_SHA_256, binding))
+    }
+}
+
+/// The binding in the library's words.
+fn library_binding(channel: ClientBinding) -> sasl::ChannelBinding {
+    match channel {
+        ClientBinding::Unsupported => sasl::ChannelBinding::unsupported(),
+        ClientBinding::Unrequested => sasl::ChannelBinding::unrequested(),
+        ClientBinding::EndPoint(hash) => sasl::ChannelBinding::tls_server_end_point(hash),
     }
 }
 

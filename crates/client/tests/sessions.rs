@@ -11,7 +11,7 @@ use client::{Error, Replication, Wire, connect};
 use testkit::{Cluster, Major, StopMode, wait_for};
 
 mod support;
-use support::{info, over_tcp, run};
+use support::{info, keys_of, over_tcp, run};
 
 const HBA: &str = "\
 local all all trust
@@ -64,6 +64,25 @@ fn every_method_lets_both_kinds_in() {
                 assert_eq!(wire.version(), session.version());
                 wire.close().await;
             }
+        });
+    }
+}
+
+#[test]
+fn keys_stand_in_place_of_a_password() {
+    for major in Major::under_test() {
+        let cluster = cluster(major);
+        let keys = keys_of(&cluster, "modern", "geheim");
+        run("keys", async {
+            let info = over_tcp(&cluster, &format!("user=modern {keys} require_auth=scram-sha-256"));
+            connect(&info, "", &[]).await.unwrap();
+            Wire::connect(&info, "", Replication::Off, &[]).await.unwrap();
+            // With another salt, the same password has other keys.
+            cluster.sql("postgres", "ALTER ROLE modern PASSWORD 'geheim'").unwrap();
+            let error = connect(&info, "", &[]).await.unwrap_err();
+            assert!(error.is_authentication(), "{error}");
+            let secret = keys.split(['=', ' ']).nth(1).unwrap();
+            assert!(!format!("{error}{error:?}").contains(secret), "{error:?}");
         });
     }
 }

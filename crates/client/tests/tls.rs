@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use testkit::{Cluster, Major, wait_for};
 
 mod support;
-use support::{over_tcp, run};
+use support::{keys_of, over_tcp, run};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -167,6 +167,9 @@ fn modes_roots_and_names() {
         ] {
             assert_eq!(encrypted(text), expected, "{text} on {major}");
         }
+        let keys = keys_of(&setup.cluster, "encrypted", "geheim");
+        let bound = format!("user=encrypted {keys} sslmode=require channel_binding=require");
+        assert!(encrypted(&bound), "keys on {major}");
         setup.refused(
             "user=postgres sslmode=verify-ca sslrootcert=FILES/other.crt",
             "not signed by an authority in",

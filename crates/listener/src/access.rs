@@ -51,7 +51,7 @@ pub enum Place {
     },
 }
 
-/// Who asks to be let in.
+/// A client that asks to be let in.
 #[derive(Debug, Clone, Copy)]
 pub struct Asking<'a> {
     /// Where the client is.
@@ -144,7 +144,9 @@ impl OwnNetworks {
     #[must_use]
     pub fn look() -> OwnNetworks {
         let interfaces = if_addrs::get_if_addrs().unwrap_or_else(|error| {
-            tracing::warn!("the addresses of this machine are unknown, so samehost and samenet match nothing: {error}");
+            tracing::warn!(
+                "the addresses of this machine are unknown, so samehost and samenet match nothing: {error}"
+            );
             Vec::new()
         });
         let net = |interface: if_addrs::Interface| {
@@ -249,7 +251,9 @@ fn rule(line: &Line) -> Result<Rule, TableError> {
     let failed = |why: String| TableError::new(line.number, why);
     let mut rest = line.fields.iter();
     let mut next = |what: &str| {
-        rest.next().ok_or_else(|| failed(format!("the {what} is missing; a line is TYPE DATABASE USER [ADDRESS] METHOD")))
+        rest.next().ok_or_else(|| {
+            failed(format!("the {what} is missing; a line is TYPE DATABASE USER [ADDRESS] METHOD"))
+        })
     };
     let connection = single(line, next("type")?)?;
     let databases = databases(line, next("database")?)?;
@@ -267,7 +271,8 @@ fn rule(line: &Line) -> Result<Rule, TableError> {
         None => Connection::Local,
         Some(tls) => {
             let address = single(line, next("address")?)?;
-            let mask = rest.clone().next().and_then(|field| field.single()).and_then(|text| text.parse().ok());
+            let mask =
+                rest.clone().next().and_then(|field| field.single()).and_then(|text| text.parse().ok());
             if mask.is_some() {
                 rest.next();
             }
@@ -343,7 +348,8 @@ fn from(address: &str, mask: Option<IpAddr>) -> Result<From, String> {
              not supported)"
         )
     })?;
-    let mask = mask.ok_or_else(|| format!("address {address} has no length of its network; write {address}/LENGTH"))?;
+    let mask = mask
+        .ok_or_else(|| format!("address {address} has no length of its network; write {address}/LENGTH"))?;
     IpNet::with_netmask(plain, mask)
         .map(From::Net)
         .map_err(|_| format!("{mask} is no mask for address {address}"))

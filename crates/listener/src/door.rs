@@ -449,10 +449,9 @@ fn scram_error(error: &scram::Error, user: &str) -> ServerError {
             let message = format!("{message} for user \"{user}\"");
             ServerError::new("FATAL", code, &message)
         }
-        scram::Error::Malformed(detail) => ServerError {
-            detail: Some((*detail).to_owned()),
-            ..ServerError::new("FATAL", code, message)
-        },
+        scram::Error::Malformed(detail) => {
+            ServerError { detail: Some((*detail).to_owned()), ..ServerError::new("FATAL", code, message) }
+        }
         _ => ServerError::new("FATAL", code, message),
     }
 }

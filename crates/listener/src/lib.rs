@@ -1,5 +1,5 @@
-//! Connections of clients, as a PostgreSQL server takes them: encrypted, allowed by the access table,
-//! authenticated. What comes after that belongs to the caller.
+//! Connections of clients, as a PostgreSQL server takes them: encrypted, allowed by the access
+//! table, authenticated. What comes after that belongs to the caller.
 //!
 //! ```text
 //! Socket --> Door: TLS, startup packet, access table, SCRAM or certificate --> Client: a Link of messages
@@ -26,6 +26,6 @@ mod users;
 pub use access::{AccessTable, Asking, Method, OwnNetworks, Place, TableError};
 pub use door::{Arrival, Client, Door, Refused, Rules, Socket};
 pub use limits::{Limits, Reached};
-pub use link::{Link, LinkError};
+pub use link::{Link, LinkError, LinkReader, LinkWriter};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use users::{CertificateMaps, Users};

@@ -1,10 +1,11 @@
 //! A client's connection with its two buffers: frames come out, messages go in.
 
+use std::collections::VecDeque;
 use std::io;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use proto::frame::{self, Frame};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 
 /// Bytes in both directions, encrypted or not.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -13,7 +14,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 /// Bytes that are asked for at once.
 const READ_SIZE: usize = 8 << 10;
 
-/// A connection whose messages are read and written one by one.
+/// A connection whose messages are read and written one by one. [`Link::split`] makes it one that
+/// reads and writes at the same time.
 pub struct Link {
     stream: Box<dyn Transport>,
     inbox: BytesMut,
@@ -56,9 +58,45 @@ impl std::fmt::Display for LinkError {
 
 impl std::error::Error for LinkError {}
 
+/// The reading half of a connection.
+pub struct LinkReader {
+    half: ReadHalf<Box<dyn Transport>>,
+    inbox: BytesMut,
+}
+
+/// The writing half of a connection.
+pub struct LinkWriter {
+    half: WriteHalf<Box<dyn Transport>>,
+    /// What is to be sent, in this order.
+    queue: VecDeque<Bytes>,
+}
+
 impl Link {
     pub(crate) fn new(stream: Box<dyn Transport>) -> Link {
         Link { stream, inbox: BytesMut::new(), outbox: Vec::new() }
+    }
+
+    /// Makes a link over any stream.
+    pub fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Link {
+        Link::new(Box::new(stream))
+    }
+
+    /// Lets both directions go on at the same time. What is to be sent goes first.
+    #[must_use]
+    pub fn split(self) -> (LinkReader, LinkWriter) {
+        let (read, write) = tokio::io::split(self.stream);
+        let mut queue = VecDeque::new();
+        if !self.outbox.is_empty() {
+            queue.push_back(Bytes::from(self.outbox));
+        }
+        (LinkReader { half: read, inbox: self.inbox }, LinkWriter { half: write, queue })
+    }
+
+    /// The reverse of [`Link::split`], of halves that belong together.
+    #[must_use]
+    pub fn unsplit(reader: LinkReader, writer: LinkWriter) -> Link {
+        let outbox = writer.queue.into_iter().flatten().collect();
+        Link { stream: reader.half.unsplit(writer.half), inbox: reader.inbox, outbox }
     }
 
     /// The bytes that have come and are not taken.
@@ -72,13 +110,7 @@ impl Link {
 
     /// Waits for more bytes. Cancel safe.
     pub(crate) async fn fill(&mut self) -> Result<(), LinkError> {
-        self.inbox.reserve(READ_SIZE);
-        match self.stream.read_buf(&mut self.inbox).await {
-            Ok(0) if self.inbox.is_empty() => Err(LinkError::Closed),
-            Ok(0) => Err(LinkError::Lost(io::ErrorKind::UnexpectedEof.into())),
-            Ok(_) => Ok(()),
-            Err(error) => Err(LinkError::Lost(error)),
-        }
+        fill(&mut self.stream, &mut self.inbox).await
     }
 
     /// The next message of at most `most` bytes. A longer one is an error as soon as its length is
@@ -88,12 +120,7 @@ impl Link {
     /// See [`LinkError`].
     pub async fn frame(&mut self, most: usize) -> Result<Frame, LinkError> {
         loop {
-            if let Some(size) = frame::first_size(&self.inbox).map_err(LinkError::Frame)?
-                && size > most
-            {
-                return Err(LinkError::TooLong { tag: self.inbox[0], size, most });
-            }
-            if let Some(frame) = frame::next(&mut self.inbox).map_err(LinkError::Frame)? {
+            if let Some(frame) = next(&mut self.inbox, most)? {
                 return Ok(frame);
             }
             self.fill().await?;
@@ -118,5 +145,73 @@ impl Link {
     pub async fn close(mut self) {
         let _ = self.flush().await;
         let _ = self.stream.shutdown().await;
+    }
+}
+
+impl LinkReader {
+    /// As [`Link::frame`].
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub async fn frame(&mut self, most: usize) -> Result<Frame, LinkError> {
+        loop {
+            if let Some(frame) = next(&mut self.inbox, most)? {
+                return Ok(frame);
+            }
+            fill(&mut self.half, &mut self.inbox).await?;
+        }
+    }
+}
+
+impl LinkWriter {
+    /// Appends bytes to what is to be sent.
+    pub fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.queue.push_back(bytes);
+        }
+    }
+
+    /// Whether nothing is to be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Sends what is to be sent. Cancel safe: another call goes on where this one ended.
+    ///
+    /// # Errors
+    /// The connection was lost.
+    pub async fn flush(&mut self) -> Result<(), LinkError> {
+        while let Some(first) = self.queue.front_mut() {
+            match self.half.write_buf(first).await {
+                Ok(0) => return Err(LinkError::Lost(io::ErrorKind::WriteZero.into())),
+                Ok(_) if first.is_empty() => {
+                    self.queue.pop_front();
+                }
+                Ok(_) => {}
+                Err(error) => return Err(LinkError::Lost(error)),
+            }
+        }
+        self.half.flush().await.map_err(LinkError::Lost)
+    }
+}
+
+/// Takes the first message of at most `most` bytes; `None` while it is not whole.
+fn next(inbox: &mut BytesMut, most: usize) -> Result<Option<Frame>, LinkError> {
+    if let Some(size) = frame::first_size(inbox).map_err(LinkError::Frame)?
+        && size > most
+    {
+        return Err(LinkError::TooLong { tag: inbox[0], size, most });
+    }
+    frame::next(inbox).map_err(LinkError::Frame)
+}
+
+async fn fill(stream: &mut (impl AsyncRead + Unpin), inbox: &mut BytesMut) -> Result<(), LinkError> {
+    inbox.reserve(READ_SIZE);
+    match stream.read_buf(inbox).await {
+        Ok(0) if inbox.is_empty() => Err(LinkError::Closed),
+        Ok(0) => Err(LinkError::Lost(io::ErrorKind::UnexpectedEof.into())),
+        Ok(_) => Ok(()),
+        Err(error) => Err(LinkError::Lost(error)),
     }
 }

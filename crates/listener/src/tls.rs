@@ -1,13 +1,14 @@
 //! Encryption of connections from clients.
 //!
 //! rustls refuses a client that sends something as the server's name that no host can have. libpq
-//! does that where a directory stands as the host beside an address (`host=/run hostaddr=10.0.0.1`).
+//! does that where a directory stands as the host beside an address (`host=/run
+//! hostaddr=10.0.0.1`).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;

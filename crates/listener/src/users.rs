@@ -55,7 +55,7 @@ impl Users {
     /// The name cannot stand in the file: it contains a double quote or ends a line.
     pub fn add(&mut self, user: &str, verifier: Verifier) -> Result<(), String> {
         if user.is_empty() || user.contains(['"', '\n', '\r', '\0']) {
-            return Err(format!("the name {user:?} cannot stand in a file of users"));
+            return Err(format!("the name \"{}\" cannot stand in a file of users", user.escape_debug()));
         }
         self.0.insert(user.to_owned(), verifier);
         Ok(())
@@ -118,7 +118,8 @@ impl CertificateMaps {
         match map {
             None => certificate == user,
             Some(map) => {
-                let is_it = |one: &Mapping| one.map == map && one.certificate == certificate && one.user == user;
+                let is_it =
+                    |one: &Mapping| one.map == map && one.certificate == certificate && one.user == user;
                 self.0.iter().any(is_it)
             }
         }
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn certificates_are_mapped() {
-        let maps = CertificateMaps::parse("machines \"db one\" sub\nmachines two sub2\nother two sub\n").unwrap();
+        let maps =
+            CertificateMaps::parse("machines \"db one\" sub\nmachines two sub2\nother two sub\n").unwrap();
         assert!(maps.allow(Some("machines"), "db one", "sub"));
         assert!(!maps.allow(Some("machines"), "two", "sub"));
         assert!(maps.allow(Some("other"), "two", "sub"));

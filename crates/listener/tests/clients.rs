@@ -10,11 +10,15 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use listener::{AccessTable, Arrival, CertificateMaps, Client, Door, Limits, Rules, Socket, Tls, TlsFiles, Users};
+use listener::{
+    AccessTable, Arrival, CertificateMaps, Client, Door, Limits, Rules, Socket, Tls, TlsFiles, Users,
+};
 use postgres_protocol::password::scram_sha_256;
 use proto::backend::{self, Field, TransactionStatus};
 use proto::scram::Verifier;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use tempfile::TempDir;
 use testkit::{Major, server_dir};
 use tokio::runtime::Runtime;
@@ -63,7 +67,7 @@ impl Server {
         let conninfo = conninfo.replace("FILES", &self.files.path().display().to_string());
         let output = Command::new("psql")
             .args(["-XAt", "-c", "SELECT"])
-            // A name, because Debian's psql would give a directory as the host, and send that in SNI.
+            // Without a name, Debian's psql gives a directory as the host, and sends that in SNI.
             .arg(format!(
                 "host=db.example hostaddr=127.0.0.1 port={} dbname=d connect_timeout=20 {conninfo}",
                 self.port
@@ -180,12 +184,12 @@ fn passwords_with_the_libpq_of_every_major() {
     for major in Major::under_test() {
         let plain = server.psql(major, "user=u sslmode=disable").unwrap();
         assert_eq!(plain, "u|d|keys|Network { address: 127.0.0.1, tls: false }", "{major}");
-        let encrypted =
-            "sslmode=verify-full sslrootcert=FILES/root.crt channel_binding=require";
+        let encrypted = "sslmode=verify-full sslrootcert=FILES/root.crt channel_binding=require";
         let seen = server.psql(major, &format!("user=ümlaut {encrypted}")).unwrap();
         assert_eq!(seen, "ümlaut|d|keys|Network { address: 127.0.0.1, tls: true }", "{major}");
         for user in ["u", "nobody"] {
-            let error = server.psql(major, &format!("user={user} password=wrong sslmode=disable")).unwrap_err();
+            let error =
+                server.psql(major, &format!("user={user} password=wrong sslmode=disable")).unwrap_err();
             let told = format!("FATAL:  password authentication failed for user \"{user}\"");
             assert!(error.contains(&told), "{major}: {error}");
         }
@@ -211,7 +215,8 @@ fn certificates_name_the_user() {
         assert!(error.contains("connection requires a valid client certificate"), "{major}: {error}");
         server.psql(major, &with("stranger", "mapped")).unwrap_err();
         let error = server.psql(major, "user=mapped sslmode=disable").unwrap_err();
-        let told = "no pg_hba.conf entry for host \"127.0.0.1\", user \"mapped\", database \"d\", no encryption";
+        let told =
+            "no pg_hba.conf entry for host \"127.0.0.1\", user \"mapped\", database \"d\", no encryption";
         assert!(error.contains(told), "{major}: {error}");
     }
     server.event("TLS handshake failed");
@@ -271,7 +276,7 @@ fn hostile_clients_are_cut_off() {
     let limits = Limits { time_to_authenticate: Duration::from_secs(1), failures: 100, ..Limits::default() };
     let server = Server::start(PASSWORDS, limits);
 
-    // A byte now and then, for ever.
+    // A byte now and then, without an end.
     let mut trickle = server.connect();
     let begun = Instant::now();
     for byte in packet(3 << 16, STARTUP).iter().cycle() {
@@ -296,7 +301,8 @@ fn hostile_clients_are_cut_off() {
     server.event("received unencrypted data after SSL request");
 
     // An answer that is too long, and one of another kind.
-    for (answer, event) in [(&b"p\x00\x10\x00\x00"[..], "at most 1029 are accepted"), (b"Q\0\0\0\x04", "got message type 81")]
+    for (answer, event) in
+        [(&b"p\x00\x10\x00\x00"[..], "at most 1029 are accepted"), (b"Q\0\0\0\x04", "got message type 81")]
     {
         let mut stream = server.connect();
         stream.write_all(&packet(3 << 16, STARTUP)).unwrap();

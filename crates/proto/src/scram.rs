@@ -1,4 +1,4 @@
-//! SCRAM-SHA-256, as a server carries it out.
+//! SCRAM-SHA-256: a server's side, and a client's that has keys in place of a password.
 //!
 //! ```text
 //! client-first   n,,n=,r=CLIENT                       -> Exchange::begin
@@ -99,6 +99,22 @@ impl Verifier {
     }
 }
 
+impl ClientKeys {
+    /// Reads both keys, each 32 bytes in base64 (`scram_client_key`, `scram_server_key` of libpq);
+    /// `None` if one of them is none.
+    #[must_use]
+    pub fn parse(client_key: &str, server_key: &str) -> Option<ClientKeys> {
+        let key = |text: &str| Key::try_from(BASE64.decode(text).ok()?).ok();
+        Some(ClientKeys { client_key: key(client_key)?, server_key: key(server_key)? })
+    }
+
+    /// Both keys as [`ClientKeys::parse`] reads them.
+    #[must_use]
+    pub fn texts(&self) -> [String; 2] {
+        [&self.client_key, &self.server_key].map(|key| BASE64.encode(key))
+    }
+}
+
 /// How the exchange and TLS belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Binding<'a> {
@@ -121,6 +137,8 @@ pub enum Error {
     Binding(&'static str),
     /// The proof does not fit the verifier: a wrong password, or an unknown user.
     Proof,
+    /// The server's signature does not fit: it only claims to know the verifier.
+    Signature,
 }
 
 impl Error {
@@ -133,6 +151,7 @@ impl Error {
             Error::Unsupported(what) => ("0A000", what),
             Error::Binding(what) => ("28000", what),
             Error::Proof => ("28P01", "password authentication failed"),
+            Error::Signature => ("28000", "the server's signature does not fit the keys"),
         }
     }
 }
@@ -233,6 +252,79 @@ impl Exchange {
     }
 }
 
+/// What a client says about its channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientBinding {
+    /// It cannot bind.
+    Unsupported,
+    /// It could, and saw no offer.
+    Unrequested,
+    /// It is bound to the certificate with this hash, by SCRAM-SHA-256-PLUS.
+    EndPoint(Vec<u8>),
+}
+
+/// An exchange of a client that has keys, whose first message is out.
+#[derive(Debug)]
+pub struct KeyedExchange {
+    keys: ClientKeys,
+    channel: String,
+    bare: String,
+    nonce: String,
+}
+
+/// Waits for the server's last message.
+#[derive(Debug)]
+pub struct ServerCheck(Key);
+
+impl KeyedExchange {
+    /// Returns the first message, too. The user's name is in the startup packet.
+    #[must_use]
+    pub fn begin(keys: ClientKeys, binding: &ClientBinding) -> (KeyedExchange, String) {
+        let mut nonce = [0; NONCE_SIZE];
+        rand::rng().fill_bytes(&mut nonce);
+        let nonce = BASE64.encode(nonce);
+        let (header, hash): (String, &[u8]) = match binding {
+            ClientBinding::Unsupported => ("n,,".to_owned(), &[]),
+            ClientBinding::Unrequested => ("y,,".to_owned(), &[]),
+            ClientBinding::EndPoint(hash) => (format!("p={BINDING_TYPE},,"), hash),
+        };
+        let channel = BASE64.encode([header.as_bytes(), hash].concat());
+        let bare = format!("n=,r={nonce}");
+        let first = format!("{header}{bare}");
+        (KeyedExchange { keys, channel, bare, nonce }, first)
+    }
+
+    /// Takes the server's first message, and returns the answer.
+    ///
+    /// # Errors
+    /// The message does not follow RFC 5802, or does not belong to this exchange.
+    pub fn respond(self, server_first: &[u8]) -> Result<(ServerCheck, String), Error> {
+        let message = text(server_first)?;
+        let nonce = message.split(',').next().and_then(|first| first.strip_prefix("r="));
+        let nonce = nonce.filter(|nonce| nonce.len() > self.nonce.len() && nonce.starts_with(&self.nonce));
+        let nonce = nonce.ok_or(Error::Malformed("The nonce does not match."))?;
+        let without_proof = format!("c={},r={nonce}", self.channel);
+        let signed = format!("{},{message},{without_proof}", self.bare);
+        let ClientKeys { client_key, server_key } = self.keys;
+        let mut proof = hmac(&sha256(&[&client_key]), signed.as_bytes());
+        proof.iter_mut().zip(client_key).for_each(|(proof, key)| *proof ^= key);
+        let answer = format!("{without_proof},p={}", BASE64.encode(proof));
+        Ok((ServerCheck(hmac(&server_key, signed.as_bytes())), answer))
+    }
+}
+
+impl ServerCheck {
+    /// Takes the server's last message: does it know the verifier?
+    ///
+    /// # Errors
+    /// It does not, or it refuses the proof.
+    pub fn check(&self, server_final: &[u8]) -> Result<(), Error> {
+        let signature = text(server_final)?.strip_prefix("v=").and_then(|text| BASE64.decode(text).ok());
+        let signature = signature.ok_or(Error::Malformed("The message has no signature."))?;
+        if bool::from(signature.ct_eq(&self.0)) { Ok(()) } else { Err(Error::Signature) }
+    }
+}
+
 /// Whether the client's word about channel binding fits what was offered and chosen.
 fn check_flag(flag: &str, binding: Binding<'_>) -> Result<(), Error> {
     match (flag, binding) {
@@ -330,6 +422,36 @@ mod tests {
         assert_eq!(sha256(&[&keys.client_key]), verifier().stored_key);
         let wrong = exchange(b"wrong", verifier(), ChannelBinding::unsupported(), Binding::Impossible);
         assert_eq!(wrong, Err(Error::Proof));
+    }
+
+    #[test]
+    fn keys_do_what_the_password_does() {
+        let keys =
+            exchange(PASSWORD, verifier(), ChannelBinding::unsupported(), Binding::Impossible).unwrap();
+        let [client_key, server_key] = keys.texts();
+        assert_eq!(ClientKeys::parse(&client_key, &server_key), Some(keys.clone()));
+        assert_eq!(ClientKeys::parse(&client_key[1..], &server_key), None);
+        let hash = vec![7; 32];
+        let play = |keys: &ClientKeys, client: ClientBinding, server: Binding<'_>| {
+            let (client, first) = KeyedExchange::begin(keys.clone(), &client);
+            let (server, answer) = Exchange::begin(verifier(), server, first.as_bytes())?;
+            let (check, last) = client.respond(answer.as_bytes())?;
+            let (answer, seen) = server.finish(last.as_bytes())?;
+            assert!(seen.client_key == keys.client_key);
+            check.check(answer.as_bytes())
+        };
+        for (client, server) in [
+            (ClientBinding::Unsupported, Binding::Offered),
+            (ClientBinding::Unrequested, Binding::Impossible),
+            (ClientBinding::EndPoint(hash.clone()), Binding::Chosen(&hash)),
+        ] {
+            assert_eq!(play(&keys, client, server), Ok(()));
+        }
+        let wrong = ClientKeys { client_key: [1; 32], ..keys.clone() };
+        assert_eq!(play(&wrong, ClientBinding::Unsupported, Binding::Offered), Err(Error::Proof));
+        // A server that only claims to know the verifier.
+        let other = ClientKeys { server_key: [1; 32], ..keys };
+        assert_eq!(play(&other, ClientBinding::Unsupported, Binding::Offered), Err(Error::Signature));
     }
 
     #[test]

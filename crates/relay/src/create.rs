@@ -1,6 +1,7 @@
 //! What `CREATE_REPLICATION_SLOT` asks for: its options, and the slot's name.
 //!
-//! Source: `parseCreateReplSlotOptions` in `walsender.c`, `ReplicationSlotValidateName` in `slot.c`.
+//! Source: `parseCreateReplSlotOptions` in `walsender.c`, `ReplicationSlotValidateName` in
+//! `slot.c`.
 
 use proto::command::{CommandOption, CreateSlot};
 
@@ -50,7 +51,9 @@ impl SlotOptions {
                 "two_phase" => once(&mut two_phase, boolean(option)?)?,
                 "failover" if major >= FAILOVER_SINCE => once(&mut failover, boolean(option)?)?,
                 "reserve_wal" => return Err(Told::redundant()),
-                other => return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}"))),
+                other => {
+                    return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}")));
+                }
             }
         }
         Ok(SlotOptions {
@@ -109,7 +112,8 @@ pub fn check_name(name: &str, major: u32) -> Result<(), Told> {
     }
     if !name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_') {
         let hint = "Replication slot names may only contain lower case letters, numbers, and the underscore character.";
-        return refused(code::INVALID_NAME, "contains invalid character").map_err(|told: Told| told.hint(hint));
+        return refused(code::INVALID_NAME, "contains invalid character")
+            .map_err(|told: Told| told.hint(hint));
     }
     if major >= RESERVED_SINCE && name == RESERVED {
         let detail = format!("The name \"{RESERVED}\" is reserved for the conflict detection slot.");

@@ -121,17 +121,23 @@ impl Given {
         let who = if major >= 16 { "server only supports" } else { "we only support" };
         let not_supported = |what: String| Err(Told::new(code::FEATURE_NOT_SUPPORTED, what));
         if version > most {
-            return not_supported(format!("client sent proto_version={version} but {who} protocol {most} or lower"));
+            return not_supported(format!(
+                "client sent proto_version={version} but {who} protocol {most} or lower"
+            ));
         }
         if version < 1 {
-            return not_supported(format!("client sent proto_version={version} but {who} protocol 1 or higher"));
+            return not_supported(format!(
+                "client sent proto_version={version} but {who} protocol 1 or higher"
+            ));
         }
         let publications = self.publications.unwrap_or_default();
         if publications.is_empty() {
             return Err(missing("publication_names"));
         }
         let needs = |what: &str, least: u32| {
-            not_supported(format!("requested proto_version={version} does not support {what}, need {least} or higher"))
+            not_supported(format!(
+                "requested proto_version={version} does not support {what}, need {least} or higher"
+            ))
         };
         let streaming = self.streaming.unwrap_or(Streams::Off);
         match streaming {

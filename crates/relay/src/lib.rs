@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `receiver` | the publisher's WAL, received once and kept |
 //! | `slots` | replication slots, and what survives of them |
+//! | `walsender` | a form's track, sent to one subscriber |
 //! | `create` | the options of `CREATE_REPLICATION_SLOT` |
 //! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
 //! | `told` | errors as the server words them |
@@ -16,9 +17,11 @@ mod form;
 mod receiver;
 mod slots;
 mod told;
+mod walsender;
 
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use form::{Form, Streams};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
 pub use slots::{ActiveSlot, SlotShown, SlotState, Slots};
 pub use told::Told;
+pub use walsender::{Ended, FormPosition, RestartOf, Sent, SentShown, Walsender};

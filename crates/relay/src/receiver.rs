@@ -19,6 +19,7 @@ use base::{Lsn, PgTimestamp, quote_ident, quote_literal};
 use bytes::Bytes;
 use client::{ConnInfo, Replication, SqlState, Wire};
 use proto::replication::{StandbyStatus, WalsenderMessage, start_physical};
+use source::slot::shown;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use wal_dir::{Opened, Writer};
@@ -48,7 +49,7 @@ pub struct ReceiverSettings {
     pub timeout: Duration,
 }
 
-/// What the receiver has, for whoever looks.
+/// What the receiver has, for all who want to know.
 #[derive(Debug, Default)]
 pub struct Received {
     written: AtomicU64,
@@ -100,18 +101,35 @@ pub struct ReceiverError(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    Client { doing: String, error: client::Error },
+    Client {
+        doing: String,
+        error: client::Error,
+    },
     Wal(wal_dir::Error),
     /// An answer of the server that makes no sense.
-    Answer { doing: String, answer: String },
+    Answer {
+        doing: String,
+        answer: String,
+    },
     Silent(Duration),
     Ended,
     /// Another cluster answers.
-    OtherSystem { known: u64, found: u64 },
+    OtherSystem {
+        known: u64,
+        found: u64,
+    },
     /// The server's history does not have the timeline that is kept here.
-    OtherHistory { kept: u32, end: Lsn, found: u32 },
+    OtherHistory {
+        kept: u32,
+        end: Lsn,
+        found: u32,
+    },
     /// The server does not have the WAL any more that is needed here.
-    Gone { slot: String, needed: Lsn, error: client::Error },
+    Gone {
+        slot: String,
+        needed: Lsn,
+        error: client::Error,
+    },
 }
 
 impl From<wal_dir::Error> for ReceiverError {
@@ -345,10 +363,12 @@ impl Receiver {
                 return Ok(true);
             }
             COPY_DONE | b'C' => return Err(ReceiverError(Kind::Ended)),
-            tag => return Err(ReceiverError(Kind::Answer {
-                doing: doing.to_owned(),
-                answer: format!("with message '{}'", tag.escape_ascii()),
-            })),
+            tag => {
+                return Err(ReceiverError(Kind::Answer {
+                    doing: doing.to_owned(),
+                    answer: format!("with message '{}'", tag.escape_ascii()),
+                }));
+            }
         }
         let message = WalsenderMessage::decode(frame.body).map_err(|error| {
             ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: error.to_string() })
@@ -504,7 +524,7 @@ fn client(doing: impl Into<String>) -> impl FnOnce(client::Error) -> ReceiverErr
 }
 
 fn answer(doing: &str, rows: &[Vec<Option<String>>]) -> ReceiverError {
-    ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: format!("{rows:?}") })
+    ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: shown(rows) })
 }
 
 /// The lines of a history file: timelines, and where they were left.

@@ -195,7 +195,8 @@ impl Slots {
                 ),
                 _ => (
                     format!("can no longer get changes from replication slot \"{name}\""),
-                    "This slot has been invalidated because it exceeded the maximum reserved size.".to_owned(),
+                    "This slot has been invalidated because it exceeded the maximum reserved size."
+                        .to_owned(),
                 ),
             };
             return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(detail));

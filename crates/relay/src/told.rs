@@ -6,6 +6,7 @@ use proto::frame::ServerError;
 
 /// SQLSTATEs, by their names in `errcodes.txt`.
 pub(crate) mod code {
+    pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
     pub(crate) const INVALID_PARAMETER_VALUE: &str = "22023";
     pub(crate) const SYNTAX_ERROR: &str = "42601";

@@ -119,8 +119,10 @@ fn what_is_kept_is_the_servers_own_wal() {
         // Segments that nobody needs go.
         let before = std::fs::read_dir(dir.path()).unwrap().count();
         running.received.needs_from(running.received.synced());
-        wait_for("segments to go", PATIENCE, || Ok(std::fs::read_dir(dir.path()).unwrap().count() + 2 < before))
-            .unwrap();
+        wait_for("segments to go", PATIENCE, || {
+            Ok(std::fs::read_dir(dir.path()).unwrap().count() + 2 < before)
+        })
+        .unwrap();
         running.stop(&runtime);
     });
 }
@@ -215,7 +217,8 @@ fn a_promoted_standby_is_followed() {
     running.has_all(&standby);
     running.stop(&runtime);
     assert!(same_segments(dir.path(), &standby) >= 2);
-    let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(names.iter().any(|name| name == "00000002.history"), "{names:?}");
     assert!(names.iter().any(|name| name.to_string_lossy().starts_with("00000002000000")), "{names:?}");
 }

@@ -83,11 +83,8 @@ async fn of_server(info: &ConnInfo, command: &str, streams: bool) -> Option<Word
     while !wire.query(active).await.unwrap().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let error = if streams {
-        wire.copy_both(command).await.err()?
-    } else {
-        wire.query(command).await.err()?
-    };
+    let error =
+        if streams { wire.copy_both(command).await.err()? } else { wire.query(command).await.err()? };
     let error = error.server().unwrap_or_else(|| panic!("{command}: {error}"));
     Some((error.code.clone(), error.message.clone(), error.detail.clone(), error.hint.clone()))
 }
@@ -108,8 +105,10 @@ fn ours(command: &str, major: u32) -> Option<Words> {
 
 #[test]
 fn options_without_their_value_are_errors() {
-    for options in ["proto_version", "publication_names", "proto_version '1', publication_names 'p', origin"] {
-        let (code, message, ..) = ours(&format!("START_REPLICATION SLOT s LOGICAL 0/0 ({options})"), 18).unwrap();
+    for options in ["proto_version", "publication_names", "proto_version '1', publication_names 'p', origin"]
+    {
+        let (code, message, ..) =
+            ours(&format!("START_REPLICATION SLOT s LOGICAL 0/0 ({options})"), 18).unwrap();
         assert!(code == "42601" && message.ends_with("requires a parameter"), "{options}: {message}");
     }
 }

@@ -50,7 +50,8 @@ pub async fn identify_system(wire: &mut Wire) -> Result<SystemIdentity, Error> {
 }
 
 /// A walsender's answer, in words.
-pub(crate) fn shown(rows: &[Vec<Option<String>>]) -> String {
+#[must_use]
+pub fn shown(rows: &[Vec<Option<String>>]) -> String {
     if rows.is_empty() {
         return "no row".to_owned();
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::error::Error;
-use crate::scan::{Frames, Open, Role, message, role};
+use crate::scan::{Frames, Open, Role, frame_size, message, role, whole_size};
 use crate::track::{Chapter, Found, Shared};
 
 /// Bytes that are read from a file at once.
@@ -17,7 +17,7 @@ const READ_SIZE: usize = 256 << 10;
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Frames, or a part of one. Sent one after the other, they are what the reader must get.
+    /// Whole frames. Sent one after the other, they are what the reader must get.
     Bytes(Bytes),
     /// Nothing more is there.
     Dry,
@@ -36,6 +36,8 @@ pub struct Cursor {
     stage: Stage,
     /// What is handed out before anything else is read.
     ready: VecDeque<Bytes>,
+    /// Bytes to read from a file at once.
+    read_size: usize,
     looks: u64,
 }
 
@@ -82,7 +84,16 @@ impl Cursor {
         let tail = shared.tail.subscribe();
         let at = chapter.offset;
         let walk = Walk::new(at, chapter.open, Vec::new());
-        Cursor { tail, id, at, stage: Stage::Seeking { from, walk }, ready: VecDeque::new(), looks: 0, shared }
+        Cursor {
+            tail,
+            id,
+            at,
+            stage: Stage::Seeking { from, walk },
+            ready: VecDeque::new(),
+            read_size: READ_SIZE,
+            looks: 0,
+            shared,
+        }
     }
 
     /// How often it found nothing more.
@@ -106,10 +117,20 @@ impl Cursor {
             if let Some(bytes) = self.ready.pop_front() {
                 return Ok(Next::Bytes(bytes));
             }
-            let found = self.shared.state().find(self.at, READ_SIZE);
+            let found = self.shared.state().find(self.at, self.read_size);
             let bytes = match found {
                 Found::Memory(bytes) => bytes,
-                Found::File(place) => place.read()?,
+                Found::File(place) => {
+                    let bytes = place.read()?;
+                    let whole = whole_size(&bytes);
+                    // A frame is in one file, and may be larger than what is read at once.
+                    self.read_size = READ_SIZE;
+                    if whole == 0 {
+                        self.read_size = frame_size(&bytes).unwrap_or(READ_SIZE).max(READ_SIZE);
+                        continue;
+                    }
+                    bytes.slice(..whole)
+                }
                 Found::Gone => return Ok(Next::Evicted),
                 Found::Dry => {
                     self.looks += 1;
@@ -130,7 +151,9 @@ impl Cursor {
     /// Says which bytes are needed from now on.
     fn note(&self) {
         let needed = match &self.stage {
-            Stage::Seeking { walk, .. } => walk.open.streams.values().copied().min().unwrap_or(walk.at).min(walk.at),
+            Stage::Seeking { walk, .. } => {
+                walk.open.streams.values().copied().min().unwrap_or(walk.at).min(walk.at)
+            }
             Stage::Picking { walk, .. } | Stage::Describing { walk } => walk.at,
             Stage::Sending => self.at,
         };
@@ -152,10 +175,13 @@ impl Cursor {
             Stage::Sending => None,
         };
         let Some(stage) = next else { return };
-        // The next stage may begin further back, or with what was read too much.
-        if let Stage::Seeking { walk, .. } | Stage::Picking { walk, .. } | Stage::Describing { walk } = &stage {
-            self.at = walk.at;
-        }
+        // The next stage begins where it says, or where this one ended.
+        let walk = match (&stage, &self.stage) {
+            (Stage::Picking { walk, .. } | Stage::Describing { walk }, _) => Some(walk),
+            (_, Stage::Describing { walk }) => Some(walk),
+            _ => None,
+        };
+        self.at = walk.map_or(self.at, |walk| walk.at);
         self.stage = stage;
     }
 
@@ -229,8 +255,9 @@ fn describe(walk: &mut Walk, ready: &mut VecDeque<Bytes>) -> Option<Stage> {
             ready.extend(walk.described.drain(..));
         }
     }
-    let rest = walk.frames.rest();
+    let rest = walk.frames.take_whole();
     if !rest.is_empty() {
+        walk.at += rest.len() as u64;
         ready.push_back(rest);
     }
     Some(Stage::Sending)

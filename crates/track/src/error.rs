@@ -1,3 +1,5 @@
+//! The one thing that can go wrong with a track: its files.
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;

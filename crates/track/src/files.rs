@@ -84,8 +84,7 @@ impl Files {
         self.next_name += 1;
         let path = self.dir.join(format!("track-{}-{}", std::process::id(), self.next_name));
         let made = || {
-            let file =
-                OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
             fs::remove_file(&path)?;
             Ok(file)
         };

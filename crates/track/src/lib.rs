@@ -22,8 +22,9 @@
 //!   are repeated in every chapter ([`Track::push`] says when one begins), and a cursor that passes
 //!   over a part of a chapter hands the descriptions out behind the next BEGIN. What a streamed
 //!   transaction describes must count for that transaction only, also after its commit.
-//! - **An open transaction is streamed in blocks** among others. If it ends behind the position, all
-//!   its blocks are needed, also those before. A chapter knows which ones are open where it begins.
+//! - **An open transaction is streamed in blocks** among others. If it ends behind the position,
+//!   all its blocks are needed, also those before. A chapter knows which ones are open where it
+//!   begins.
 //!
 //! While a cursor does not know yet whether the end of a streamed transaction is before its
 //! position, it hands nothing out.

@@ -108,15 +108,32 @@ impl Frames {
 
     /// The next whole frame.
     pub(crate) fn next(&mut self) -> Option<Bytes> {
-        let length = self.buffer.get(1..HEADER_SIZE)?;
-        let size = u32::from_be_bytes(length.try_into().ok()?) as usize + 1;
+        let size = frame_size(&self.buffer)?;
         (self.buffer.len() >= size).then(|| self.buffer.split_to(size).freeze())
     }
 
-    /// What came and is no whole frame.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        self.buffer.split().freeze()
+    /// All whole frames that are left. A part of one behind them is forgotten.
+    pub(crate) fn take_whole(&mut self) -> Bytes {
+        let size = whole_size(&self.buffer);
+        let whole = self.buffer.split_to(size).freeze();
+        self.buffer.clear();
+        whole
     }
+}
+
+/// The size of the first frame, once its header is there.
+pub(crate) fn frame_size(bytes: &[u8]) -> Option<usize> {
+    let length = bytes.get(1..HEADER_SIZE)?;
+    Some(u32::from_be_bytes(length.try_into().ok()?) as usize + 1)
+}
+
+/// How many of these bytes are whole frames.
+pub(crate) fn whole_size(bytes: &[u8]) -> usize {
+    let mut whole = 0;
+    while let Some(size) = frame_size(&bytes[whole..]).filter(|size| whole + size <= bytes.len()) {
+        whole += size;
+    }
+    whole
 }
 
 /// The message in a frame.

@@ -208,9 +208,8 @@ impl Stream {
         let ends = |xid: u32, (of, message): &(Of, Vec<u8>)| {
             matches!(of, Of::Stream(own, Some(_)) if *own == xid) || is_abort(xid, message)
         };
-        let ended: HashSet<u32> = (700..self.next_xid)
-            .filter(|xid| self.list[..first].iter().any(|one| ends(*xid, one)))
-            .collect();
+        let ended: HashSet<u32> =
+            (700..self.next_xid).filter(|xid| self.list[..first].iter().any(|one| ends(*xid, one))).collect();
         let early = self.list[..first].iter().filter(|(of, _)| match of {
             Of::Stream(xid, _) => !ended.contains(xid),
             Of::Whole(_) => false,
@@ -257,7 +256,8 @@ impl Reader {
             }
         }
         while let Some(frame) = frame::next(&mut self.bytes).unwrap() {
-            let WalsenderMessage::XLogData { data, .. } = WalsenderMessage::decode(frame.body).unwrap() else {
+            let WalsenderMessage::XLogData { data, .. } = WalsenderMessage::decode(frame.body).unwrap()
+            else {
                 panic!("no message")
             };
             self.take(data);
@@ -335,7 +335,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn everybody_gets_what_they_need(
+    fn l4_everybody_gets_what_they_need(
         events in prop::collection::vec(event(), 1..120),
         chapter in prop_oneof![Just(1_u64), Just(500), Just(1 << 20)],
     ) {
@@ -358,7 +358,7 @@ proptest! {
 }
 
 #[test]
-fn a_late_reader_costs_files_and_nobody_else() {
+fn l4_a_late_reader_costs_files_and_nobody_else() {
     let mut stream = Stream::new(limits(4_000, 1 << 30, 1_000));
     let late = stream.track.enter(Lsn::new(1)).unwrap();
     let mut early = Reader::new(stream.track.enter(Lsn::new(1)).unwrap(), 1);
@@ -379,7 +379,7 @@ fn a_late_reader_costs_files_and_nobody_else() {
 }
 
 #[test]
-fn who_is_too_late_enters_elsewhere() {
+fn l4_who_is_too_late_enters_elsewhere() {
     let mut stream = Stream::new(limits(1_000, 0, 300));
     let mut cursor = stream.track.enter(Lsn::new(1)).unwrap();
     for _ in 0..100 {

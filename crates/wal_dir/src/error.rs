@@ -1,3 +1,5 @@
+//! Why WAL cannot be kept or read, with the file or the position.
+
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -10,19 +12,40 @@ pub struct Error(pub(crate) Kind);
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Io { doing: &'static str, path: PathBuf, error: io::Error },
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        error: io::Error,
+    },
     /// Another process writes there.
     Locked(PathBuf),
     /// A file has a segment's name and another segment's length.
-    Size { path: PathBuf, size: u64, wanted: u64 },
+    Size {
+        path: PathBuf,
+        size: u64,
+        wanted: u64,
+    },
     /// A segment is missing between others.
-    Hole { path: PathBuf, name: String },
+    Hole {
+        path: PathBuf,
+        name: String,
+    },
     /// Bytes do not go on where the last ones ended.
-    OutOfPlace { at: Lsn, end: Lsn },
+    OutOfPlace {
+        at: Lsn,
+        end: Lsn,
+    },
     /// The bytes from there on are not kept any more.
-    Removed { at: Lsn, oldest: Lsn },
+    Removed {
+        at: Lsn,
+        oldest: Lsn,
+    },
     /// More was received than the new timeline has of its predecessor.
-    PastFork { end: Lsn, fork: Lsn, timeline: u32 },
+    PastFork {
+        end: Lsn,
+        fork: Lsn,
+        timeline: u32,
+    },
     /// A history file that is none.
     History(PathBuf),
 }

@@ -4,9 +4,9 @@
 //! stream --> Writer: 000000010000000000000007.partial --full--> 000000010000000000000007
 //!              '-- end of what is written --> Reader, Reader, ...  each at its own place
 //! ```
-//! The directory looks as `pg_receivewal` leaves it, so that PostgreSQL's own tools can read it, and
-//! an archive may be filled from it: complete segments have their full length, the one being written
-//! ends with `.partial`, and `.history` files say where timelines were left.
+//! The directory looks as `pg_receivewal` leaves it. PostgreSQL's own tools can read it, and an
+//! archive may be filled from it. Complete segments have their full length, the name of the one
+//! that is being written ends with `.partial`, and `.history` files say where timelines were left.
 //!
 //! | promise | how |
 //! | --- | --- |

@@ -20,14 +20,20 @@ impl SegmentName {
             Some(digits) => (digits, true),
             None => (name, false),
         };
-        if digits.len() != 24 || !digits.bytes().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte)) {
+        if digits.len() != 24
+            || !digits.bytes().all(|byte| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte))
+        {
             return None;
         }
         let part = |at: usize| u32::from_str_radix(&digits[at..at + 8], 16).ok();
         let (timeline, high, low) = (part(0)?, part(8)?, part(16)?);
         let per_file = (1 << 32) / segment_size;
         let is_name = timeline > 0 && u64::from(low) < per_file;
-        is_name.then(|| SegmentName { timeline, number: u64::from(high) * per_file + u64::from(low), is_partial })
+        is_name.then(|| SegmentName {
+            timeline,
+            number: u64::from(high) * per_file + u64::from(low),
+            is_partial,
+        })
     }
 
     pub(crate) fn text(self, segment_size: u64) -> String {

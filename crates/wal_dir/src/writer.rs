@@ -117,9 +117,7 @@ impl Writer {
         let found = Found::look(dir, segment_size)?;
         let (opened, at, oldest) = match found.span(dir, segment_size)? {
             None => (Opened::Empty, Lsn::INVALID, Lsn::INVALID),
-            Some((oldest, at)) => {
-                (Opened::GoesOn { timeline: found.timelines.current, at }, at, oldest)
-            }
+            Some((oldest, at)) => (Opened::GoesOn { timeline: found.timelines.current, at }, at, oldest),
         };
         let shared = Shared {
             dir: dir.to_owned(),
@@ -308,7 +306,7 @@ impl Writer {
         self.shared.generation.fetch_add(1, Ordering::Release);
         self.timeline = timeline;
         if has_begun {
-            // Whoever reads it has it open. A crash before this leaves a file that is not used.
+            // A reader that needs it has it open. A crash before this leaves a file of no use.
             fs::remove_file(&before).map_err(Error::io("remove", before))?;
         }
         Ok(())

@@ -135,7 +135,10 @@ fn play(steps: &[Step]) {
                 let before = oldest + ((end - oldest) as f64 * part) as u64;
                 writer.remove_before(Lsn::new(before)).unwrap();
                 let now = writer.oldest().as_u64();
-                assert!(now <= before.max(oldest) && before.min(end) <= now + SEGMENT, "{now} {before} {end}");
+                assert!(
+                    now <= before.max(oldest) && before.min(end) <= now + SEGMENT,
+                    "{now} {before} {end}"
+                );
             }
             Step::Fork => {
                 readers.retain_mut(|reader| follow(reader, &model, end));
@@ -159,7 +162,10 @@ fn play(steps: &[Step]) {
                         end = writer.begin(1, Lsn::new(BEGIN)).as_u64();
                     }
                     Opened::GoesOn { timeline: on, at } => {
-                        assert!(at.as_u64() <= synced.max(end) && synced < at.as_u64() + SEGMENT, "{at} {synced}");
+                        assert!(
+                            at.as_u64() <= synced.max(end) && synced < at.as_u64() + SEGMENT,
+                            "{at} {synced}"
+                        );
                         assert_eq!(writer.oldest().min(at), oldest.min(at));
                         // A fork that nothing was written behind comes again.
                         while model.forks.len() as u32 + 1 > on {

@@ -108,16 +108,8 @@ pub(super) static KEYWORDS: &[Keyword] = &[
     refused("replication", None, "whether a connection replicates is decided by what it is used for"),
     used("target_session_attrs", Some("PGTARGETSESSIONATTRS")),
     used("load_balance_hosts", Some("PGLOADBALANCEHOSTS")),
-    refused(
-        "scram_client_key",
-        None,
-        "SCRAM keys in place of a password are not supported; give the password",
-    ),
-    refused(
-        "scram_server_key",
-        None,
-        "SCRAM keys in place of a password are not supported; give the password",
-    ),
+    used("scram_client_key", None),
+    used("scram_server_key", None),
     refused("oauth_issuer", None, NO_OAUTH),
     refused("oauth_client_id", None, NO_OAUTH),
     refused("oauth_client_secret", None, NO_OAUTH),

@@ -9,6 +9,7 @@
 use super::host::{Address, Host};
 use super::keyword;
 use super::settings::Settings;
+use super::shown::SECRETS;
 use super::value::Values;
 
 /// For `--dbname` and the environment of such a program.
@@ -54,6 +55,8 @@ pub(super) fn for_libpq(settings: &Settings) -> Libpq {
     for (name, value) in &settings.given {
         match *name {
             "password" => password = Some(value.clone()),
+            // There is no variable for them, and older programs know no such keyword.
+            name if SECRETS.contains(&name) => {}
             name => words.push(word(name, value)),
         }
     }

@@ -139,6 +139,7 @@ impl Settings {
             dbname: values.get("dbname").unwrap_or(&user).to_owned(),
             user,
             password: values.get("password").map(str::to_owned),
+            scram_keys: values.scram_keys()?,
             passfile: values.path("passfile").or_else(|| home.as_ref().map(|home| home.join(".pgpass"))),
             options: options(values, env),
             application_name: values.get("application_name").map(str::to_owned),

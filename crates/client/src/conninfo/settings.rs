@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::scram::ClientKeys;
+
 use super::host::{Address, DEFAULT_SOCKET_DIRECTORIES, Host};
 use super::passfile::{self, Wanted};
 use super::value::{ChannelBinding, RequiredAuth, SessionAttrs, Ssl};
@@ -16,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) user: String,
     pub(crate) dbname: String,
     pub(super) password: Option<String>,
+    /// In place of a password, where the server asks for SCRAM.
+    pub(crate) scram_keys: Option<ClientKeys>,
     pub(super) passfile: Option<PathBuf>,
     pub(crate) options: String,
     pub(crate) application_name: Option<String>,

@@ -7,7 +7,8 @@ use super::{keyword, text};
 use crate::Error;
 
 /// Keywords whose values nobody may see.
-const SECRETS: [&str; 3] = ["password", "sslpassword", "oauth_client_secret"];
+pub(super) const SECRETS: [&str; 5] =
+    ["password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"];
 
 /// Variables that libpq reads besides those of its keywords.
 const FILES: [&str; 2] = ["PGSERVICEFILE", "PGSYSCONFDIR"];
@@ -74,6 +75,7 @@ mod tests {
             ),
             ("host=h password='a b' dbname=d", "host=h dbname=d", true),
             ("host=h options='-c a=\\'b\\'' sslpassword=x", "host=h options='-c a=\\'b\\''", true),
+            ("host=h scram_client_key=a= scram_server_key=b=", "host=h", true),
             ("service=s", "service=s", false),
         ];
         for (text, expected, lacks) in cases {

@@ -89,6 +89,8 @@ fn mistakes_are_named() {
         ("requirepeer=postgres", "requirepeer"),
         ("sslpassword=x", "openssl pkey"),
         ("sslcertmode=require", "clientcert"),
+        ("scram_client_key=AAAA", "give both"),
+        ("scram_client_key=AAAA scram_server_key=AAAA", "32 bytes in base64"),
         ("replication=database", "replication"),
         ("client_encoding=LATIN1", "UTF8"),
         ("oauth_issuer=x", "OAuth"),

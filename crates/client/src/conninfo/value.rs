@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use proto::scram::ClientKeys;
+
 use crate::Error;
 
 /// Collected options: the value and where it came from.
@@ -156,6 +158,20 @@ impl Values {
         use ChannelBinding::{Disable, Prefer, Require};
         let choices = [("disable", Disable), ("prefer", Prefer), ("require", Require)];
         self.choice("channel_binding", &choices, Prefer)
+    }
+
+    /// `scram_client_key` and `scram_server_key`, which are shown to nobody.
+    pub(super) fn scram_keys(&self) -> Result<Option<ClientKeys>, Error> {
+        let given = [self.get("scram_client_key"), self.get("scram_server_key")];
+        match given {
+            [None, None] => Ok(None),
+            [Some(client), Some(server)] => ClientKeys::parse(client, server).map(Some).ok_or_else(|| {
+                Error::configuration("scram_client_key or scram_server_key is not 32 bytes in base64")
+            }),
+            _ => {
+                Err(Error::configuration("scram_client_key and scram_server_key need each other; give both"))
+            }
+        }
     }
 
     pub(super) fn session_attrs(&self) -> Result<SessionAttrs, Error> {

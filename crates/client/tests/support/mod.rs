@@ -5,6 +5,8 @@
 use std::time::Duration;
 
 use client::ConnInfo;
+use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+use proto::scram::{Binding, Exchange, Verifier};
 use testkit::Cluster;
 
 /// A connection string read without this machine's variables and files.
@@ -26,4 +28,19 @@ pub(crate) fn run<T>(what: &str, test: impl Future<Output = T>) -> T {
     let bounded = async { tokio::time::timeout(bound, test).await };
     let result = runtime.block_on(bounded);
     result.unwrap_or_else(|_| panic!("{what}: no end within {bound:?}"))
+}
+
+/// The keys of a role with that password, as words of a connection string. An exchange with what
+/// the server keeps of the password gives them.
+pub(crate) fn keys_of(cluster: &Cluster, role: &str, password: &str) -> String {
+    let kept =
+        cluster.one("postgres", &format!("SELECT rolpassword FROM pg_authid WHERE rolname = '{role}'"));
+    let verifier = Verifier::parse(&kept).expect("a verifier");
+    let mut client = ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
+    let begun = Exchange::begin(verifier, Binding::Impossible, client.message());
+    let (server, answer) = begun.expect("the first message");
+    client.update(answer.as_bytes()).expect("the answer");
+    let (_, keys) = server.finish(client.message()).expect("the password");
+    let [client_key, server_key] = keys.texts();
+    format!("scram_client_key={client_key} scram_server_key={server_key}")
 }

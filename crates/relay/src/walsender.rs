@@ -1,0 +1,316 @@
+//! Sends a form's track to one subscriber, and hears what it has.
+//!
+//! ```text
+//! track --Cursor--> Walsender --CopyData--> subscriber
+//!                        <--status updates--
+//!                   ActiveSlot: confirmed, restart
+//! ```
+//! A sender sleeps until its track has more, its subscriber says something, or a timer is due. A
+//! keepalive carries the position of this sender's own cursor (rule L3). It is the form's position
+//! only if the form had come there before the cursor was found dry.
+//!
+//! Source: `walsender.c` (`WalSndLoop`, `WalSndKeepaliveIfNecessary`, `ProcessRepliesIfAny`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use base::{Lsn, PgTimestamp};
+use bytes::Bytes;
+use listener::{Link, LinkError, LinkReader, LinkWriter};
+use proto::backend;
+use proto::frame::copy_data_header;
+use proto::replication::{ReceiverMessage, StandbyStatus, keepalive};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use track::{Cursor, Next};
+
+use crate::slots::ActiveSlot;
+use crate::told::{Told, code};
+
+/// A subscriber says little: the longest message is a status update.
+const REPLY_SIZE_MAX: usize = 1 << 10;
+/// Between two keepalives that only say that there was nothing for this subscriber.
+const PROGRESS: Duration = Duration::from_secs(1);
+/// The same at the beginning, when a table that is copied may wait for it.
+const PROGRESS_EARLY: Duration = Duration::from_millis(100);
+const EARLY: Duration = Duration::from_secs(60);
+
+/// How far a form's output is complete and visible in its track.
+#[derive(Debug, Clone, Default)]
+pub struct FormPosition(Arc<AtomicU64>);
+
+impl FormPosition {
+    /// Says that everything that ends before `lsn` is in the track, and was flushed.
+    pub fn came_to(&self, lsn: Lsn) {
+        self.0.fetch_max(lsn.as_u64(), Ordering::Release);
+    }
+
+    /// See [`FormPosition::came_to`].
+    #[must_use]
+    pub fn get(&self) -> Lsn {
+        Lsn::new(self.0.load(Ordering::Acquire))
+    }
+}
+
+/// Where decoding would begin again, if everything before a position was confirmed.
+pub type RestartOf = Arc<dyn Fn(Lsn) -> Lsn + Send + Sync>;
+
+/// What a sender has sent and heard, as `pg_stat_replication` shows it.
+#[derive(Debug, Default)]
+pub struct Sent {
+    sent: AtomicU64,
+    written: AtomicU64,
+    flushed: AtomicU64,
+    applied: AtomicU64,
+    bytes: AtomicU64,
+    looks: AtomicU64,
+}
+
+/// [`Sent`] at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SentShown {
+    /// `sent_lsn`
+    pub sent: Lsn,
+    /// `write_lsn`
+    pub written: Lsn,
+    /// `flush_lsn`
+    pub flushed: Lsn,
+    /// `replay_lsn`
+    pub applied: Lsn,
+    /// Bytes of messages, with their frames.
+    pub bytes: u64,
+    /// How often the cursor was found dry.
+    pub looks: u64,
+}
+
+impl Sent {
+    /// What it is now.
+    #[must_use]
+    pub fn shown(&self) -> SentShown {
+        let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        SentShown {
+            sent: Lsn::new(get(&self.sent)),
+            written: Lsn::new(get(&self.written)),
+            flushed: Lsn::new(get(&self.flushed)),
+            applied: Lsn::new(get(&self.applied)),
+            bytes: get(&self.bytes),
+            looks: get(&self.looks),
+        }
+    }
+
+    fn heard(&self, status: &StandbyStatus) {
+        for (place, lsn) in [
+            (&self.written, status.written),
+            (&self.flushed, status.flushed),
+            (&self.applied, status.applied),
+        ] {
+            if lsn.is_valid() {
+                place.store(lsn.as_u64(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// How a stream ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The subscriber has ended it, and waits for the answer. The link takes commands again.
+    Done,
+    /// The subscriber has gone.
+    Gone(LinkError),
+    /// It has not answered for `wal_sender_timeout`.
+    Silent,
+    /// The relay stops.
+    Stopped,
+    /// It has said something that is no answer, or what it needs is not there. It is to be told.
+    Refused(Told),
+    /// The track has moved on without it: it must enter again elsewhere.
+    Evicted,
+}
+
+/// A stream to one subscriber.
+pub struct Walsender {
+    reader: LinkReader,
+    writer: LinkWriter,
+    cursor: Cursor,
+    slot: ActiveSlot,
+    position: FormPosition,
+    restart_of: RestartOf,
+    /// `wal_sender_timeout`; zero: never.
+    timeout: Duration,
+    figures: Arc<Sent>,
+    /// Everything before was handed over.
+    sent: Lsn,
+    begun: Instant,
+    last_reply: Instant,
+    last_keepalive: Instant,
+    /// The last position that a keepalive said.
+    said: Lsn,
+    is_waiting_for_reply: bool,
+    is_dry: bool,
+}
+
+impl Walsender {
+    /// Makes a sender that begins at `start`. The subscriber waits for `CopyBothResponse`.
+    pub fn new(
+        mut link: Link,
+        (cursor, slot, start): (Cursor, ActiveSlot, Lsn),
+        (position, restart_of): (FormPosition, RestartOf),
+        timeout: Duration,
+        figures: Arc<Sent>,
+    ) -> Walsender {
+        backend::copy_both_response(&mut link.outbox);
+        let (reader, writer) = link.split();
+        let now = Instant::now();
+        Walsender {
+            reader,
+            writer,
+            cursor,
+            slot,
+            position,
+            restart_of,
+            timeout,
+            figures,
+            sent: start,
+            begun: now,
+            last_reply: now,
+            last_keepalive: now,
+            said: Lsn::INVALID,
+            is_waiting_for_reply: false,
+            is_dry: false,
+        }
+    }
+
+    /// Sends until the stream ends. Returns the connection, with the answer to the end of the
+    /// stream in its outbox if the subscriber waits for one.
+    pub async fn run(mut self, stop: &CancellationToken) -> (Ended, Link) {
+        let ended = loop {
+            if let Err(ended) = self.step(stop).await {
+                break ended;
+            }
+        };
+        let mut link = Link::unsplit(self.reader, self.writer);
+        if matches!(ended, Ended::Done) {
+            backend::copy_done(&mut link.outbox);
+            backend::command_complete(&mut link.outbox, "COPY 0");
+            backend::command_complete(&mut link.outbox, "START_REPLICATION");
+        }
+        (ended, link)
+    }
+
+    async fn step(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
+        if self.writer.is_empty() {
+            self.fetch()?;
+        }
+        let due = self.due();
+        let (is_dry, has_more) = (self.is_dry && self.writer.is_empty(), !self.writer.is_empty());
+        tokio::select! {
+            frame = self.reader.frame(REPLY_SIZE_MAX) => self.heard(frame.map_err(Ended::Gone)?)?,
+            flushed = self.writer.flush(), if has_more => flushed.map_err(Ended::Gone)?,
+            () = self.cursor.more(), if is_dry => self.is_dry = false,
+            () = tokio::time::sleep_until(due) => {}
+            () = stop.cancelled() => return Err(Ended::Stopped),
+        }
+        self.look()
+    }
+
+    /// Takes what comes next from the track.
+    fn fetch(&mut self) -> Result<(), Ended> {
+        // Before the cursor is looked at: what is decoded later is not sent yet.
+        let position = self.position.get();
+        let next = self
+            .cursor
+            .next()
+            .map_err(|error| Ended::Refused(Told::new(code::IO_ERROR, error.to_string())))?;
+        match next {
+            Next::Bytes(bytes) => {
+                self.is_dry = false;
+                self.figures.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.writer.push(bytes);
+            }
+            Next::Dry => {
+                self.is_dry = true;
+                self.sent = self.sent.max(position);
+                self.figures.sent.store(self.sent.as_u64(), Ordering::Relaxed);
+                self.figures.looks.store(self.cursor.looks(), Ordering::Relaxed);
+            }
+            Next::Evicted => return Err(Ended::Evicted),
+        }
+        Ok(())
+    }
+
+    /// When something is due at the latest.
+    fn due(&self) -> Instant {
+        let progress = self.last_keepalive + self.pace();
+        if self.timeout.is_zero() {
+            return progress;
+        }
+        let reply = if self.is_waiting_for_reply { self.timeout } else { self.timeout / 2 };
+        // A subscriber that does not read is waited for, not asked.
+        if self.is_dry { progress.min(self.last_reply + reply) } else { self.last_reply + reply }
+    }
+
+    fn pace(&self) -> Duration {
+        if self.begun.elapsed() < EARLY { PROGRESS_EARLY } else { PROGRESS }
+    }
+
+    /// Does what is due.
+    fn look(&mut self) -> Result<(), Ended> {
+        let silent = self.last_reply.elapsed();
+        if !self.timeout.is_zero() {
+            if silent >= self.timeout {
+                return Err(Ended::Silent);
+            }
+            if silent >= self.timeout / 2 && !self.is_waiting_for_reply {
+                self.is_waiting_for_reply = true;
+                self.keepalive(true);
+            }
+        }
+        if self.is_dry && self.writer.is_empty() && self.last_keepalive.elapsed() >= self.pace() {
+            self.fetch()?;
+            let confirmed = Lsn::new(self.figures.flushed.load(Ordering::Relaxed));
+            if self.is_dry && self.sent > confirmed.max(self.said) {
+                self.keepalive(false);
+            }
+            self.last_keepalive = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn keepalive(&mut self, reply_requested: bool) {
+        self.last_keepalive = Instant::now();
+        self.said = self.sent;
+        let body = keepalive(self.sent, PgTimestamp::now(), reply_requested);
+        let header = copy_data_header(body.len()).expect("a keepalive is short");
+        self.writer.push(Bytes::from([&header[..], &body].concat()));
+    }
+
+    fn heard(&mut self, frame: proto::frame::Frame) -> Result<(), Ended> {
+        match frame.tag {
+            b'd' => {}
+            b'c' => return Err(Ended::Done),
+            b'X' => return Err(Ended::Gone(LinkError::Closed)),
+            tag => {
+                let message = format!("unexpected message type 0x{tag:02X} during COPY");
+                return Err(Ended::Refused(Told::new(code::PROTOCOL_VIOLATION, message)));
+            }
+        }
+        let message = ReceiverMessage::decode(&frame.body)
+            .map_err(|error| Ended::Refused(Told::new(code::PROTOCOL_VIOLATION, error.to_string())))?;
+        self.last_reply = Instant::now();
+        self.is_waiting_for_reply = false;
+        if let ReceiverMessage::Status(status) = message {
+            self.figures.heard(&status);
+            if status.flushed.is_valid() {
+                // Nobody can have flushed what was not sent.
+                let confirmed = status.flushed.min(self.sent.max(self.position.get()));
+                self.slot.advance(confirmed, (self.restart_of)(confirmed));
+            }
+            if status.reply_requested {
+                self.keepalive(false);
+            }
+        }
+        Ok(())
+    }
+}
