@@ -86,7 +86,8 @@ pub struct Client {
     pub keys: Option<ClientKeys>,
     /// The connection. The client waits for `AuthenticationOk`.
     pub link: Link,
-    _seat: Seat,
+    /// Its place among the connections, to be kept as long as it is connected.
+    pub seat: Seat,
 }
 
 /// Why a client was not let in. Says for the log what the client is not told.
@@ -184,7 +185,7 @@ impl Door {
             Ok(Ok(Received::Cancel { pid, key })) => Ok(Arrival::Cancel { pid, key }),
             Ok(Ok(Received::Client { startup, place, keys, link })) => {
                 let Visit { seat, .. } = visit;
-                Ok(Arrival::Client(Box::new(Client { startup, place, keys, link, _seat: seat })))
+                Ok(Arrival::Client(Box::new(Client { startup, place, keys, link, seat })))
             }
             Ok(Err(why)) => Err(Refused { who: who(), why }),
             Err(_) => Err(Refused { who: who(), why: Why::Late }),

@@ -25,7 +25,7 @@ mod users;
 
 pub use access::{AccessTable, Asking, Method, OwnNetworks, Place, TableError};
 pub use door::{Arrival, Client, Door, Refused, Rules, Socket};
-pub use limits::{Limits, Reached};
-pub use link::{Link, LinkError, LinkReader, LinkWriter};
+pub use limits::{Limits, Reached, Seat};
+pub use link::{Link, LinkError, LinkReader, LinkWriter, Transport};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use users::{CertificateMaps, Users};

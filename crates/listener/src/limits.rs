@@ -73,7 +73,7 @@ struct Inner {
 
 /// A place among the connections, which is given back when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub struct Seat {
     counts: Counts,
     address: Option<IpAddr>,
     user: Option<String>,

@@ -8,7 +8,7 @@ use proto::frame::{self, Frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 
 /// Bytes in both directions, encrypted or not.
-pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// Bytes that are asked for at once.
@@ -106,6 +106,12 @@ impl Link {
 
     pub(crate) fn into_stream(self) -> Box<dyn Transport> {
         self.stream
+    }
+
+    /// The stream, and what has come over it and was not taken. What is to be sent is lost.
+    #[must_use]
+    pub fn into_parts(self) -> (Box<dyn Transport>, BytesMut) {
+        (self.stream, self.inbox)
     }
 
     /// Waits for more bytes. Cancel safe.

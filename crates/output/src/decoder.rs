@@ -187,6 +187,11 @@ impl Outputs<'_, '_> {
         }
     }
 
+    /// As [`crate::Steps::describe_again`].
+    pub fn describe_again(&mut self) {
+        self.group.members[0].writer.describe_again();
+    }
+
     /// The next deletion, where the options ask for these.
     pub(crate) fn next_deletion(&mut self) -> Result<Option<Deleted>> {
         if *self.failed {

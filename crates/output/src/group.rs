@@ -64,6 +64,15 @@ pub struct Running {
     pub oldest: Xid,
 }
 
+impl Running {
+    /// Whether all transactions have ended that were met up to the record at `lsn`, the newest of
+    /// which is `newest`; invalid if none was met.
+    #[must_use]
+    pub fn have_ended(self, lsn: Lsn, newest: Xid) -> bool {
+        self.lsn > lsn && (!newest.is_valid() || newest.precedes(self.oldest))
+    }
+}
+
 /// See the module.
 pub(crate) struct Group {
     pub(crate) database: Oid,
@@ -571,4 +580,23 @@ fn makes_snapshot(record: &Record<'_>) -> bool {
 /// Whether this is the record of a TRUNCATE, which names relations and no files.
 fn is_truncate(record: &Record<'_>) -> bool {
     record.rmgr() == Rmgr::Heap && record.info() & op::MASK == op::TRUNCATE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_have_ended_when_the_server_says_so_later() {
+        let ended = |newest: u32, lsn: u64, oldest: u32| {
+            let running = Running { lsn: Lsn::new(lsn), oldest: Xid(oldest) };
+            running.have_ended(Lsn::new(100), Xid(newest))
+        };
+        assert!(!ended(900, 108, 900), "it runs");
+        assert!(!ended(900, 108, 899), "an older one runs");
+        assert!(ended(900, 108, 901));
+        assert!(!ended(900, 100, 901), "said before");
+        assert!(ended(u32::MAX, 108, 3), "ids wrap around");
+        assert!(ended(0, 108, 3), "none was met");
+    }
 }

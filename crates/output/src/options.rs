@@ -43,6 +43,9 @@ pub struct Options {
     /// Drops records that no member wants before they are decoded. The output is the same without
     /// it. It exists to measure what the filter costs when every change is wanted.
     pub early_filter: bool,
+    /// What comes out is kept for readers who enter later. What a streamed transaction describes
+    /// then counts for that transaction only, also after its commit: a reader may not get it.
+    pub read_by_many: bool,
     /// If one of the publications does not exist, a change is an error on every major. Servers from
     /// 18 on only warn, and leave out what the publication might have published.
     pub all_publications: bool,
@@ -139,6 +142,7 @@ impl Options {
             settings,
             refused: OnRefused::Stop,
             early_filter: true,
+            read_by_many: false,
             all_publications: false,
             deletions: None,
         }

@@ -205,6 +205,14 @@ impl Steps<'_, '_> {
         self.inner.leave(id);
     }
 
+    /// Lets a member describe each relation and type again at its next use, because readers may
+    /// enter here. To be called between transactions and blocks, after the output of the last one.
+    pub fn describe_again(&mut self, id: MemberId) {
+        if let Some((group, member)) = self.inner.find(id) {
+            self.inner.groups[group].members[member].writer.describe_again();
+        }
+    }
+
     fn advance(&mut self) -> Result<Advanced> {
         loop {
             match self.inner.advance()? {

@@ -232,10 +232,17 @@ impl Writer {
         }
     }
 
+    /// Lets every relation and type be described again at its next use. No message may be waiting.
+    pub(crate) fn describe_again(&mut self) {
+        self.announced.clear();
+        self.last_announced = (None, 0);
+    }
+
     /// Ends the announcements of a stream. If the transaction committed, they hold for all.
     fn end_stream(&mut self, top: Xid, committed: bool) {
+        let hold = committed && !self.options.read_by_many;
         for ((_, relation), number) in self.in_streams.extract_if(|(xid, _), _| *xid == top) {
-            if committed {
+            if hold {
                 self.announced.insert(relation, number);
             }
         }

@@ -2,6 +2,9 @@
 //!
 //! | file | has |
 //! | --- | --- |
+//! | `passthrough`, `cancel` | ordinary connections, which are the publisher's |
+//! | `decoding`, `feed` | one pass for all forms, each into its track |
+//! | `anchors` | places from which decoding can begin again |
 //! | `receiver` | the publisher's WAL, received once and kept |
 //! | `slots` | replication slots, and what survives of them |
 //! | `walsender` | a form's track, sent to one subscriber |
@@ -12,15 +15,25 @@
 //! A subscriber must not see a difference. So what is refused, and with which words, follows the
 //! publisher's major; `tests/wording.rs` compares with servers of every major.
 
+mod anchors;
+mod cancel;
 mod create;
+mod decoding;
+mod feed;
 mod form;
+mod passthrough;
 mod receiver;
 mod slots;
 mod told;
 mod walsender;
 
+pub use anchors::{Anchors, place_of};
+pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
+pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors};
+pub use feed::{FormEnd, FormHandle};
 pub use form::{Form, Streams};
+pub use passthrough::{Passed, serve};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
 pub use slots::{ActiveSlot, SlotShown, SlotState, Slots};
 pub use told::Told;

@@ -37,4 +37,4 @@ mod track;
 
 pub use cursor::{Cursor, Next};
 pub use error::Error;
-pub use track::{Limits, NotHere, Pushed, Track};
+pub use track::{Entrance, Limits, NotHere, Pushed, Track};

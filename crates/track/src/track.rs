@@ -65,6 +65,8 @@ pub(crate) struct State {
     next_cursor: u64,
     /// Bytes before are gone.
     floor: u64,
+    /// Every transaction that ends at or behind this position ends behind what can be read.
+    complete_from: Lsn,
 }
 
 /// Where a chapter begins.
@@ -158,6 +160,7 @@ impl Track {
             cursors: HashMap::new(),
             next_cursor: 0,
             floor: 0,
+            complete_from: begins_at,
         };
         Track {
             shared: Arc::new(Shared { state: Mutex::new(state), tail: watch::Sender::new(0) }),
@@ -197,7 +200,7 @@ impl Track {
     /// Lets everybody see what was pushed. Only those wake who had read everything before.
     ///
     /// # Errors
-    /// An older part cannot be written into files. It is still in memory.
+    /// An older part cannot be written into files. Cursors that needed it are evicted.
     pub fn flush(&mut self) -> Result<(), Error> {
         if self.pending.is_empty() {
             return Ok(());
@@ -209,6 +212,7 @@ impl Track {
             let mut state = self.shared.state();
             state.memory += bytes.len();
             state.blocks.push_back((start, bytes));
+            state.complete_from = self.complete_from;
         }
         self.shared.tail.send_replace(self.offset);
         self.trim()
@@ -218,16 +222,18 @@ impl Track {
     fn trim(&mut self) -> Result<(), Error> {
         let mut state = self.shared.state();
         let state = &mut *state;
+        let mut failed = None;
         while state.memory > self.limits.memory_bytes && state.blocks.len() > 1 {
             let Some((start, bytes)) = state.blocks.front().cloned() else { break };
             let end = start + bytes.len() as u64;
             let least = state.least_needed();
-            if least.is_some_and(|least| least < end) {
-                state.files.append(start, &bytes)?;
-            } else {
+            let is_needed = least.is_some_and(|least| least < end);
+            let spilled = if is_needed { Some(state.files.append(start, &bytes)) } else { None };
+            if !matches!(spilled, Some(Ok(()))) {
                 state.files.release(u64::MAX);
                 state.raise(end);
             }
+            failed = failed.or(spilled.and_then(Result::err));
             state.blocks.pop_front();
             state.memory -= bytes.len();
         }
@@ -242,30 +248,21 @@ impl Track {
         if let Some(start) = state.files.start().or(first) {
             state.raise(start);
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Makes a cursor for somebody who has confirmed everything before `from`.
+    /// What lets readers in, also from other threads.
+    #[must_use]
+    pub fn entrance(&self) -> Entrance {
+        Entrance { shared: Arc::clone(&self.shared) }
+    }
+
+    /// See [`Entrance::enter`].
     ///
     /// # Errors
-    /// The track does not have everything that is needed.
+    /// As there.
     pub fn enter(&self, from: Lsn) -> Result<Cursor, NotHere> {
-        let mut state = self.shared.state();
-        let floor = state.floor;
-        let can_enter = |chapter: &&Chapter| {
-            let first = chapter.open.streams.values().copied().min().unwrap_or(chapter.offset);
-            chapter.complete_from <= from && first.min(chapter.offset) >= floor
-        };
-        let Some(chapter) = state.chapters.iter().rev().find(can_enter).cloned() else {
-            let first = state.chapters.front().map_or(self.complete_from, |chapter| chapter.complete_from);
-            return Err(NotHere::Gone(first));
-        };
-        let id = state.next_cursor;
-        state.next_cursor += 1;
-        let first = chapter.open.streams.values().copied().min().unwrap_or(chapter.offset);
-        state.needs(id, first.min(chapter.offset));
-        drop(state);
-        Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
+        self.entrance().enter(from)
     }
 
     /// Everything that was pushed ends before this byte.
@@ -274,16 +271,50 @@ impl Track {
         self.offset + self.pending.len() as u64
     }
 
-    /// How many cursors read it.
-    #[must_use]
-    pub fn cursors(&self) -> usize {
-        self.shared.state().cursors.len()
-    }
-
     /// Bytes in memory and in files.
     #[must_use]
     pub fn kept_bytes(&self) -> (usize, u64) {
         let state = self.shared.state();
         (state.memory + self.pending.len(), state.files.size())
+    }
+}
+
+/// Lets readers in. Clones lead to the same track.
+#[derive(Debug, Clone)]
+pub struct Entrance {
+    shared: Arc<Shared>,
+}
+
+impl Entrance {
+    /// Makes a cursor for a reader that has confirmed everything before `from`.
+    ///
+    /// # Errors
+    /// The track does not have everything that is needed.
+    pub fn enter(&self, from: Lsn) -> Result<Cursor, NotHere> {
+        let mut state = self.shared.state();
+        let floor = state.floor;
+        let can_enter = |chapter: &&Chapter| chapter.complete_from <= from && chapter.first() >= floor;
+        let Some(chapter) = state.chapters.iter().rev().find(can_enter).cloned() else {
+            let first = state.chapters.front().map_or(state.complete_from, |chapter| chapter.complete_from);
+            return Err(NotHere::Gone(first));
+        };
+        let id = state.next_cursor;
+        state.next_cursor += 1;
+        state.needs(id, chapter.first());
+        drop(state);
+        Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
+    }
+
+    /// How many cursors read it.
+    #[must_use]
+    pub fn cursors(&self) -> usize {
+        self.shared.state().cursors.len()
+    }
+}
+
+impl Chapter {
+    /// The first byte that a reader may need who enters here.
+    fn first(&self) -> u64 {
+        self.open.streams.values().copied().min().unwrap_or(self.offset).min(self.offset)
     }
 }

@@ -324,7 +324,7 @@ fn play(events: &[Event], limits: Limits) {
         }
     }
     drop(readers);
-    assert_eq!(stream.track.cursors(), 0);
+    assert_eq!(stream.track.entrance().cursors(), 0);
 }
 
 fn limits(memory_bytes: usize, file_bytes: u64, chapter_bytes: u64) -> Limits {

@@ -26,4 +26,4 @@ mod writer;
 
 pub use error::Error;
 pub use reader::{Piece, Reader};
-pub use writer::{Fork, Opened, Writer};
+pub use writer::{Fork, Opened, Readers, Writer};

@@ -94,6 +94,22 @@ pub struct Writer {
     _lock: File,
 }
 
+/// Makes readers of a directory's WAL. Clones are of the same directory.
+#[derive(Debug, Clone)]
+pub struct Readers {
+    shared: Arc<Shared>,
+}
+
+impl Readers {
+    /// Makes a reader that begins at `from`.
+    ///
+    /// # Errors
+    /// WAL of that place is not kept any more.
+    pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
+        Reader::new(Arc::clone(&self.shared), from)
+    }
+}
+
 #[derive(Debug)]
 struct Segment {
     file: File,
@@ -174,12 +190,18 @@ impl Writer {
         self.shared.segment_size
     }
 
-    /// Makes a reader that begins at `from`.
+    /// What makes readers, also from other threads.
+    #[must_use]
+    pub fn readers(&self) -> Readers {
+        Readers { shared: Arc::clone(&self.shared) }
+    }
+
+    /// See [`Readers::reader`].
     ///
     /// # Errors
-    /// WAL of that place is not kept any more.
+    /// As there.
     pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
-        Reader::new(Arc::clone(&self.shared), from)
+        self.readers().reader(from)
     }
 
     /// Writes bytes that begin `at`. They can be read at once, and are durable after the next

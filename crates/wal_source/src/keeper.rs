@@ -18,7 +18,7 @@ use std::time::Duration;
 use base::crash_phases::{self, Phase};
 use base::{Lsn, Progress, Xid};
 use catalog::Catalog;
-use output::{Place, Running};
+use output::Place;
 use source::restart_lsn::RestartLsn;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -49,23 +49,11 @@ pub struct Keeper {
 /// Catalogs that may be kept when no WAL from before them is needed any more.
 struct Candidate {
     catalog: Catalog,
-    met: Met,
+    /// The last record before, and the newest transaction that was met up to there.
+    lsn: Lsn,
+    newest: Xid,
     /// How far decoding had read when those transactions had ended.
     ended: Option<Lsn>,
-}
-
-/// Transactions that were met up to a place in the WAL.
-struct Met {
-    lsn: Lsn,
-    /// The newest of them.
-    newest: Xid,
-}
-
-impl Met {
-    /// Whether the server's list of running transactions shows that all of these have ended.
-    fn have_ended(&self, running: Running) -> bool {
-        running.lsn > self.lsn && (!self.newest.is_valid() || self.newest.precedes(running.oldest))
-    }
 }
 
 impl Keeper {
@@ -117,13 +105,14 @@ impl Keeper {
             // restart would believe that it does.
             let since = if last < self.restart_lsn.lsn() { 0 } else { last.bytes_since(self.saved) };
             if since >= KEEP_BYTES_MAX || since >= KEEP_BYTES && self.at.elapsed() >= KEEP_AFTER {
-                let met = Met { lsn: place.catalog.last(), newest: place.newest };
-                self.candidate = Some(Candidate { catalog: place.catalog.clone(), met, ended: None });
+                let (lsn, newest) = (place.catalog.last(), place.newest);
+                let catalog = place.catalog.clone();
+                self.candidate = Some(Candidate { catalog, lsn, newest, ended: None });
             }
             return Ok(());
         };
-        if candidate.ended.is_none() && place.running.is_some_and(|running| candidate.met.have_ended(running))
-        {
+        let (lsn, newest) = (candidate.lsn, candidate.newest);
+        if candidate.ended.is_none() && place.running.is_some_and(|running| running.have_ended(lsn, newest)) {
             candidate.ended = Some(place.decoded);
         }
         let confirmed = progress.snapshot().flushed;
@@ -148,22 +137,5 @@ impl Keeper {
                 done.send(saved.map_err(|error| io::Error::other(format!("{}: {error}", path.display()))));
         });
         self.saving = Some((lsn, saving));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn catalogs_are_kept_when_all_that_were_met_before_have_ended() {
-        let met = |newest: u32| Met { lsn: Lsn::new(100), newest: Xid(newest) };
-        let running = |lsn: u64, oldest: u32| Running { lsn: Lsn::new(lsn), oldest: Xid(oldest) };
-        assert!(!met(900).have_ended(running(108, 900)), "it runs");
-        assert!(!met(900).have_ended(running(108, 899)), "an older one runs");
-        assert!(met(900).have_ended(running(108, 901)));
-        assert!(!met(900).have_ended(running(100, 901)), "said before");
-        assert!(met(u32::MAX).have_ended(running(108, 3)), "ids wrap around");
-        assert!(met(0).have_ended(running(108, 3)), "none was met");
     }
 }

@@ -37,6 +37,8 @@ pub use shown::Shown;
 pub(crate) use value::{AuthMethod, ChannelBinding, RootCert, SessionAttrs, Ssl, SslMode, TlsVersion};
 
 use self::host::hosts;
+use proto::scram::ClientKeys;
+
 use self::keyword::Support;
 use self::settings::Keepalives;
 use self::value::Values;
@@ -103,6 +105,24 @@ impl ConnInfo {
     #[must_use]
     pub fn user(&self) -> &str {
         &self.settings.user
+    }
+
+    /// The same servers for another role, database and settings (`options`). The role logs in by
+    /// `keys`. Without them it must be let in without a password: that of this connection string is
+    /// not the other role's.
+    #[must_use]
+    pub fn as_role(&self, user: &str, dbname: &str, options: &str, keys: Option<ClientKeys>) -> ConnInfo {
+        let settings = Settings {
+            user: user.to_owned(),
+            dbname: dbname.to_owned(),
+            options: options.to_owned(),
+            scram_keys: keys,
+            password: None,
+            passfile: None,
+            application_name: None,
+            ..Settings::clone(&self.settings)
+        };
+        ConnInfo { settings: Arc::new(settings) }
     }
 
     /// The same for a program that uses libpq.

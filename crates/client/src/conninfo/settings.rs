@@ -11,6 +11,7 @@ use super::value::{ChannelBinding, RequiredAuth, SessionAttrs, Ssl};
 use crate::Error;
 
 /// Everything libpq's keywords say, with types.
+#[derive(Clone)]
 pub(crate) struct Settings {
     /// What the connection string and the service say, as texts.
     pub(super) given: Vec<(&'static str, String)>,

@@ -1,6 +1,8 @@
 //! The same messages as the server's, for many kinds of work and options.
 
-use output::{OnRefused, OriginFilter, Publications, Streaming};
+use std::collections::HashSet;
+
+use output::{OnRefused, OriginFilter, Pass, Publications, Step, Streaming};
 use testkit::Major;
 
 use crate::compare::{assert_same, lines, type_names, unstreamed};
@@ -250,6 +252,50 @@ fn work_in_another_database_is_passed_over() {
         assert_same(way.name, &lines(&ours), &lines(&theirs));
         assert_eq!((count(&ours, b'O'), count(&ours, b'I')), (1, 3), "{}", way.name);
     }
+}
+
+/// Readers who enter between two transactions are told every relation again.
+#[test]
+fn relations_are_described_again_for_readers_who_enter() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = stage(major);
+    work(&stage);
+    let wal = stage.wal();
+    let mut options = stage.options(0, &["p_main", "p_root"]);
+    options.proto_version = 2;
+    options.streaming = Streaming::On;
+    options.work_mem_bytes = 64 << 10;
+    options.read_by_many = true;
+    let (decoder, _dir) = stage.decoder(options);
+    let (mut pass, id) = Pass::new(decoder);
+    let mut steps = pass.push(&wal).unwrap();
+    // What was described since the last place where readers may enter.
+    let (mut described, mut block, mut rows, mut blocks) = (HashSet::new(), None, 0, 0);
+    while let Some(step) = steps.next().unwrap() {
+        let Step::Output(_, output) = step else { panic!("the member has failed") };
+        let number = |at: usize| u32::from_be_bytes(output.data[at..at + 4].try_into().unwrap());
+        // In a block, the transaction stands before the relation.
+        let at = if block.is_some() { 5 } else { 1 };
+        let mut ends = false;
+        match output.data[0] {
+            b'S' => (block, blocks) = (Some(number(1)), blocks + 1),
+            b'E' => (block, ends) = (None, true),
+            b'R' => drop(described.insert((block, number(at)))),
+            b'I' | b'U' | b'D' => {
+                rows += 1;
+                let relation = number(at);
+                assert!(described.contains(&(block, relation)), "{relation} in {block:?} was not described");
+            }
+            b'C' | b'c' => ends = true,
+            _ => {}
+        }
+        if ends {
+            // A transaction that is still open keeps what it has described.
+            described.retain(|(of, _)| of.is_some());
+            steps.describe_again(id);
+        }
+    }
+    assert!(rows > 100 && blocks > 2, "{rows} rows, {blocks} blocks");
 }
 
 /// A table that cannot be rendered is named. The others go on if the options say so.

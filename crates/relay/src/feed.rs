@@ -1,0 +1,109 @@
+//! From the messages of one form into its track, and what its senders share.
+
+use std::sync::{Arc, OnceLock};
+
+use base::{Lsn, PgTimestamp, with_causes};
+use output::{Decoder, Output};
+use tokio_util::sync::CancellationToken;
+use track::{Entrance, Limits, Pushed, Track};
+
+use crate::walsender::FormPosition;
+
+/// Writes one form's track.
+pub(crate) struct Feed {
+    track: Track,
+    handle: FormHandle,
+    /// The last error of the track's files, which is logged once.
+    has_warned: bool,
+}
+
+/// What senders of a form need. Clones are of the same form.
+#[derive(Debug, Clone)]
+pub struct FormHandle {
+    /// Lets senders in.
+    pub entrance: Entrance,
+    /// How far the track is complete.
+    pub position: FormPosition,
+    /// Whether and why the form has ended.
+    pub end: FormEnd,
+}
+
+/// The end of a form: nothing more comes into its track.
+#[derive(Debug, Clone, Default)]
+pub struct FormEnd {
+    token: CancellationToken,
+    why: Arc<OnceLock<String>>,
+}
+
+impl FormEnd {
+    /// Waits until the form has ended, and returns the reason.
+    pub async fn ended(&self) -> String {
+        self.token.cancelled().await;
+        self.why.get().cloned().unwrap_or_default()
+    }
+
+    /// The reason, if the form has ended.
+    #[must_use]
+    pub fn why(&self) -> Option<&str> {
+        self.why.get().map(String::as_str)
+    }
+
+    fn set(&self, why: String) {
+        let _ = self.why.set(why);
+        self.token.cancel();
+    }
+}
+
+impl Feed {
+    /// A feed whose track has every transaction that ends at or behind `begins_at`.
+    pub(crate) fn new(begins_at: Lsn, limits: Limits) -> Feed {
+        let track = Track::new(begins_at, limits);
+        let handle = FormHandle {
+            entrance: track.entrance(),
+            position: FormPosition::default(),
+            end: FormEnd::default(),
+        };
+        Feed { track, handle, has_warned: false }
+    }
+
+    pub(crate) fn handle(&self) -> FormHandle {
+        self.handle.clone()
+    }
+
+    /// Takes a message. Returns whether relations must be described again from here on.
+    pub(crate) fn take(&mut self, output: &Output<'_>, now: PgTimestamp) -> bool {
+        // Only the last message of a callback has its position on the wire.
+        let is_description = matches!(output.data.first(), Some(b'R' | b'Y'));
+        let lsn = if is_description { Lsn::INVALID } else { output.lsn };
+        self.track.push(lsn, now, output.data) == Pushed::ChapterBegins
+    }
+
+    /// Lets senders see what was taken: everything that ends before `decoded`.
+    pub(crate) fn flush(&mut self, decoded: Lsn) {
+        if let Err(error) = self.track.flush()
+            && !self.has_warned
+        {
+            self.has_warned = true;
+            tracing::warn!("{error}; subscribers that are late must be decoded for again");
+        }
+        self.handle.position.came_to(decoded);
+    }
+
+    /// Ends the form.
+    pub(crate) fn fail(self, why: String) {
+        self.handle.end.set(why);
+    }
+
+    /// Decodes bytes for this form alone.
+    pub(crate) fn decode(&mut self, decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
+        let now = PgTimestamp::now();
+        let mut outputs = decoder.push(bytes).map_err(|error| with_causes(&error))?;
+        while let Some(output) = outputs.next().map_err(|error| with_causes(&error))? {
+            if self.take(&output, now) {
+                outputs.describe_again();
+            }
+        }
+        self.flush(decoder.decoded());
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! Forms that come at any time, from one pass, beside the server's own slots.
+
+#![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use base::{Lsn, PgVersion};
+use bytes::BytesMut;
+use catalog::{Catalog, Look};
+use client::{ConnInfo, connect};
+use output::{Decoder, Options, Publications, Streaming};
+use proto::frame;
+use proto::replication::WalsenderMessage;
+use relay::{Anchors, Decoding, FormHandle, Received, Receiver, ReceiverSettings, SharedAnchors};
+use testkit::{Cluster, Major, wait_for};
+use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
+use track::{Limits, Next};
+use txn::DirSpool;
+use types::Settings;
+use wal_dir::{Readers, Writer};
+
+const DB: &str = "postgres";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a subscriber asks for, here and of the server.
+struct Way {
+    slot: &'static str,
+    binary: bool,
+    messages: bool,
+    streaming: bool,
+}
+
+const WAYS: [Way; 4] = [
+    Way { slot: "plain", binary: false, messages: false, streaming: false },
+    Way { slot: "in_binary", binary: true, messages: false, streaming: false },
+    Way { slot: "with_messages", binary: false, messages: true, streaming: false },
+    Way { slot: "streamed", binary: false, messages: false, streaming: true },
+];
+
+struct Stage {
+    cluster: Cluster,
+    runtime: Runtime,
+    dir: tempfile::TempDir,
+    received: Arc<Received>,
+    readers: Readers,
+    catalog: Catalog,
+    anchors: SharedAnchors,
+    /// Where each slot of the server begins.
+    confirmed: BTreeMap<&'static str, Lsn>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl Stage {
+    fn start(major: Major) -> Stage {
+        let cluster = Cluster::builder(major).setting("wal_level", "logical").start().unwrap();
+        let sql = "CREATE TABLE t (id serial PRIMARY KEY, v text); CREATE TABLE other (id serial PRIMARY KEY, n numeric); \
+                   CREATE PUBLICATION p FOR ALL TABLES";
+        cluster.sql(DB, sql).unwrap();
+        let (runtime, dir) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
+        let info = ConnInfo::parse(&cluster.url(DB)).unwrap();
+        let opened = Writer::open(&dir.path().join("wal"), 16 << 20).unwrap();
+        let readers = opened.0.readers();
+        let received: Arc<Received> = Arc::default();
+        let settings = ReceiverSettings {
+            source: info.clone(),
+            slot: "relay".to_owned(),
+            application_name: "relay".to_owned(),
+            status_interval: Duration::from_secs(1),
+            timeout: Duration::from_secs(30),
+        };
+        let begun = runtime.block_on(Receiver::start(settings, opened, None, Arc::clone(&received)));
+        let mut receiver = begun.unwrap_or_else(|error| panic!("{error}"));
+        let stop = CancellationToken::new();
+        let guard = stop.clone().drop_guard();
+        runtime.spawn(async move { receiver.run(&stop).await });
+        let catalog = runtime.block_on(async {
+            let session = connect(&info, "look", &[]).await.unwrap();
+            Catalog::look(&[session], &Look { redo: None, wait_max: PATIENCE }).await.unwrap()
+        });
+        let mut confirmed = BTreeMap::new();
+        for way in &WAYS {
+            let sql =
+                format!("SELECT lsn FROM pg_create_logical_replication_slot('{}', 'pgoutput')", way.slot);
+            confirmed.insert(way.slot, cluster.one(DB, &sql).parse().unwrap());
+        }
+        let mut anchors = Anchors::open(&dir.path().join("anchors"), 1 << 20).unwrap();
+        let least = *confirmed.values().min().unwrap();
+        anchors.add(&catalog, least).unwrap();
+        let anchors = Arc::new(Mutex::new(anchors));
+        Stage { cluster, runtime, dir, received, readers, catalog, anchors, confirmed, _stop: guard }
+    }
+
+    /// Adds the form of `way`, decoded from the anchor for what its slot has confirmed.
+    fn add(&self, decoding: &Decoding, way: &Way) -> FormHandle {
+        let confirmed = self.confirmed[way.slot];
+        let anchors = self.anchors.lock().unwrap();
+        let catalog = anchors.load(anchors.restart_of(confirmed).unwrap()).unwrap();
+        drop(anchors);
+        let version = PgVersion::from_num(self.cluster.major().number() * 10_000);
+        let database = self.catalog.databases()[0].0;
+        let publications = Publications::Named(vec!["p".to_owned()]);
+        let mut options = Options::new(database, publications, confirmed, Settings::new(version));
+        options.proto_version = 2;
+        options.binary = way.binary;
+        options.messages = way.messages;
+        options.streaming = if way.streaming { Streaming::On } else { Streaming::Off };
+        options.work_mem_bytes = 64 << 10;
+        options.read_by_many = true;
+        let spool = DirSpool::open(self.dir.path().join("spool").join(way.slot)).unwrap();
+        let decoder = Decoder::new(catalog, options, Box::new(spool)).unwrap();
+        let limits = Limits {
+            memory_bytes: 64 << 20,
+            file_bytes: 1 << 30,
+            chapter_bytes: 64 << 10,
+            dir: self.dir.path().to_owned(),
+        };
+        decoding.add(decoder, (database, Arc::clone(&self.anchors)), confirmed, limits).1
+    }
+
+    /// The server's messages of a slot, without descriptions.
+    fn theirs(&self, way: &Way) -> Vec<Vec<u8>> {
+        let sql = format!(
+            "SELECT encode(data, 'hex') FROM pg_logical_slot_peek_binary_changes('{}', NULL, NULL, 'proto_version', '2', \
+             'publication_names', 'p', 'binary', '{}', 'messages', '{}')",
+            way.slot, way.binary, way.messages
+        );
+        let rows = self.cluster.sql(DB, &sql).unwrap();
+        let unhex = |text: &str| -> Vec<u8> {
+            (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+        };
+        rows.iter()
+            .map(|row| unhex(row[0].as_deref().unwrap()))
+            .filter(|data| !matches!(data[0], b'R' | b'Y'))
+            .collect()
+    }
+}
+
+/// Everything that a subscriber gets that has confirmed `from`, without descriptions.
+fn ours(form: &FormHandle, from: Lsn) -> Vec<Vec<u8>> {
+    let mut cursor = form.entrance.enter(from).unwrap_or_else(|error| panic!("{error:?}"));
+    let (mut bytes, mut all) = (BytesMut::new(), Vec::new());
+    loop {
+        match cursor.next().unwrap() {
+            Next::Bytes(more) => bytes.extend_from_slice(&more),
+            Next::Dry => break,
+            Next::Evicted => panic!("evicted"),
+        }
+    }
+    while let Some(frame) = frame::next(&mut bytes).unwrap() {
+        let WalsenderMessage::XLogData { data, .. } = WalsenderMessage::decode(frame.body).unwrap() else {
+            panic!("no message")
+        };
+        if !matches!(data[0], b'R' | b'Y') {
+            all.push(data.to_vec());
+        }
+    }
+    all
+}
+
+/// Rows of transactions that have committed.
+fn rows(messages: &[Vec<u8>]) -> usize {
+    let (mut all, mut current, mut streamed, mut block) = (0, 0, BTreeMap::new(), None);
+    for data in messages {
+        let xid = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().unwrap());
+        match data[0] {
+            b'S' => block = Some(xid(1)),
+            b'E' => block = None,
+            b'I' | b'U' | b'D' => match block {
+                Some(top) => *streamed.entry(top).or_insert(0) += 1,
+                None => current += 1,
+            },
+            b'C' => all += std::mem::take(&mut current),
+            b'c' => all += streamed.remove(&xid(1)).unwrap_or(0),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Small and large transactions, until told to stop.
+fn work(cluster: &Cluster, until: &CancellationToken) -> usize {
+    let mut rounds = 0;
+    while !until.is_cancelled() {
+        for sql in [
+            "INSERT INTO t (v) VALUES ('one'); UPDATE t SET v = v || 'x' WHERE id % 10 = 0",
+            "INSERT INTO other (n) SELECT i / 7.0 FROM generate_series(1, 1500) i",
+            "BEGIN; INSERT INTO t (v) SELECT repeat('a', 200) FROM generate_series(1, 1000); ROLLBACK",
+            "SELECT pg_logical_emit_message(true, 'p', 'c'); DELETE FROM other WHERE id % 3 = 0",
+            "CHECKPOINT",
+        ] {
+            cluster.sql(DB, sql).unwrap();
+        }
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn l4_one_pass_serves_every_form() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = Stage::start(major);
+    let entered = stage.runtime.enter();
+    let decoding = Decoding::start(stage.readers.clone());
+    let until = CancellationToken::new();
+    let forms: Vec<FormHandle> = std::thread::scope(|scope| {
+        let working = scope.spawn(|| work(&stage.cluster, &until));
+        // Each comes later than the one before, and has to catch up.
+        let forms = WAYS.iter().map(|way| {
+            std::thread::sleep(Duration::from_millis(700));
+            stage.add(&decoding, way)
+        });
+        let forms = forms.collect();
+        std::thread::sleep(Duration::from_secs(1));
+        until.cancel();
+        assert!(working.join().unwrap() > 3);
+        forms
+    });
+    stage.cluster.sql(DB, "SELECT pg_logical_emit_message(true, 'the', 'end')").unwrap();
+    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+    for form in &forms {
+        wait_for("a form to come to the end", PATIENCE, || {
+            assert_eq!(form.end.why(), None);
+            Ok(form.position.get() >= end)
+        })
+        .unwrap();
+    }
+    drop(entered);
+    assert!(stage.received.written() >= end);
+    let mut counts = Vec::new();
+    for (way, form) in WAYS.iter().zip(&forms) {
+        let ours = ours(form, stage.confirmed[way.slot]);
+        counts.push(rows(&ours));
+        if way.streaming {
+            assert!(ours.iter().any(|data| data[0] == b'S'), "something was streamed");
+            continue;
+        }
+        let theirs = stage.theirs(way);
+        let differ = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs);
+        assert_eq!((ours.len(), differ), (theirs.len(), None), "{}", way.slot);
+    }
+    assert!(counts[0] > 1000 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
+    // Who comes back in the middle gets the rest, and nothing else.
+    let whole = ours(&forms[0], stage.confirmed["plain"]);
+    let ends: Vec<Lsn> = whole
+        .iter()
+        .filter(|data| data[0] == b'C')
+        .map(|data| Lsn::new(u64::from_be_bytes(data[10..18].try_into().unwrap())))
+        .collect();
+    for confirmed in ends.iter().step_by(ends.len() / 10 + 1) {
+        let rest = ours(&forms[0], *confirmed);
+        assert_eq!(rest, whole[whole.len() - rest.len()..], "from {confirmed}");
+        assert_eq!(
+            rest.iter().filter(|data| data[0] == b'C').count(),
+            ends.iter().filter(|end| *end > confirmed).count()
+        );
+    }
+    // Anchors were made on the way, and the pass read WAL once for all.
+    assert!(stage.anchors.lock().unwrap().restart_of(end) > stage.anchors.lock().unwrap().least());
+    let joined = Instant::now();
+    while decoding.figures().joined.load(Ordering::Relaxed) < 4 {
+        assert!(joined.elapsed() < PATIENCE, "{:?}", decoding.figures());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
