@@ -54,4 +54,4 @@ pub use snapshot::SnapshotText;
 pub use startup::Replication;
 pub use tls::{common_name, end_point_hash, private_key};
 pub use tokio_postgres::error::SqlState;
-pub use wire::Wire;
+pub use wire::{Wire, text_row};

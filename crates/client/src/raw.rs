@@ -48,7 +48,7 @@ impl RawSession {
 
     /// The connection, and what has come over it behind the first `ReadyForQuery`.
     #[must_use]
-    pub fn into_parts(self) -> (impl AsyncRead + AsyncWrite + Send + Unpin + 'static, BytesMut) {
+    pub fn into_parts(self) -> (impl AsyncRead + AsyncWrite + Send + Sync + Unpin + 'static, BytesMut) {
         self.link.into_parts()
     }
 }

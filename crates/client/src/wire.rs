@@ -152,6 +152,11 @@ impl Wire {
         self.parameters.get(name).map(String::as_str)
     }
 
+    /// All parameters that the server has reported.
+    pub fn parameters(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.parameters.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Which server, database and user this is, safe to log.
     #[must_use]
     pub fn describe(&self) -> &str {
@@ -433,8 +438,11 @@ impl Drop for Wire {
     }
 }
 
-/// A `DataRow` whose values are text.
-pub(crate) fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, Error> {
+/// The values of a `DataRow` that are text.
+///
+/// # Errors
+/// The bytes are no row, or a value is not UTF-8.
+pub fn text_row(body: &[u8]) -> Result<Vec<Option<String>>, Error> {
     let cut = || Error::protocol("a row ends in the middle of a value");
     let (count, mut rest) = body.split_first_chunk::<2>().ok_or_else(cut)?;
     let count = u16::from_be_bytes(*count);

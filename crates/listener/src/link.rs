@@ -8,8 +8,8 @@ use proto::frame::{self, Frame};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 
 /// Bytes in both directions, encrypted or not.
-pub trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+pub trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Transport for T {}
 
 /// Bytes that are asked for at once.
 const READ_SIZE: usize = 8 << 10;
@@ -77,7 +77,7 @@ impl Link {
     }
 
     /// Makes a link over any stream.
-    pub fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Link {
+    pub fn over(stream: impl Transport + 'static) -> Link {
         Link::new(Box::new(stream))
     }
 

@@ -4,6 +4,9 @@
 //! | --- | --- |
 //! | `passthrough`, `cancel` | ordinary connections, which are the publisher's |
 //! | `decoding`, `feed` | one pass for all forms, each into its track |
+//! | `server` | the whole: WAL comes, clients come |
+//! | `session` | a replication connection: commands, and SQL that is passed on |
+//! | `databases` | what is decoded of each database, and for which forms |
 //! | `anchors` | places from which decoding can begin again |
 //! | `receiver` | the publisher's WAL, received once and kept |
 //! | `slots` | replication slots, and what survives of them |
@@ -18,11 +21,14 @@
 mod anchors;
 mod cancel;
 mod create;
+mod databases;
 mod decoding;
 mod feed;
 mod form;
 mod passthrough;
 mod receiver;
+mod server;
+mod session;
 mod slots;
 mod told;
 mod walsender;
@@ -30,11 +36,14 @@ mod walsender;
 pub use anchors::{Anchors, place_of};
 pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
+pub use databases::{Databases, FormKey, TrackLimits};
 pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors};
 pub use feed::{FormEnd, FormHandle};
 pub use form::{Form, Streams};
 pub use passthrough::{Passed, serve};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
+pub use server::{Relay, RelayError, RelaySettings, Timeouts};
+pub use session::{Context, serve_replication};
 pub use slots::{ActiveSlot, SlotShown, SlotState, Slots};
 pub use told::Told;
 pub use walsender::{Ended, FormPosition, RestartOf, Sent, SentShown, Walsender};

@@ -194,14 +194,20 @@ impl ReceiverError {
     }
 }
 
-/// A stream of WAL into a directory.
+/// Receives WAL into a directory, over one connection after the other.
 pub struct Receiver {
     settings: ReceiverSettings,
-    wire: Wire,
     writer: Writer,
+    is_empty: bool,
+    /// The system whose WAL the directory has, once it is known.
+    system_id: Option<u64>,
     received: Arc<Received>,
-    /// The server's system identifier.
-    pub system_id: u64,
+}
+
+/// One connection.
+struct Streaming<'a> {
+    receiver: &'a mut Receiver,
+    wire: Wire,
     last_heard: Instant,
     last_report: Instant,
     last_removal: Instant,
@@ -214,39 +220,54 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Connects and starts the stream where the directory ends, or where the slot begins if it is
-    /// empty. `known` is the system whose WAL the directory has.
+    /// A receiver that goes on where the directory ends, or where the slot begins if it is empty.
+    /// `system_id` is the system whose WAL the directory has, if that is known.
+    #[must_use]
+    pub fn new(
+        settings: ReceiverSettings,
+        (writer, opened): (Writer, Opened),
+        system_id: Option<u64>,
+        received: Arc<Received>,
+    ) -> Receiver {
+        let receiver = Receiver { settings, writer, is_empty: opened == Opened::Empty, system_id, received };
+        receiver.note();
+        receiver
+    }
+
+    /// Connects, and receives until `stop` is cancelled. After an error that passes, it may be
+    /// called again.
     ///
     /// # Errors
-    /// The server cannot be reached, is another one, or does not have that WAL.
-    pub async fn start(
-        settings: ReceiverSettings,
-        (mut writer, opened): (Writer, Opened),
-        known: Option<u64>,
-        received: Arc<Received>,
-    ) -> Result<Receiver, ReceiverError> {
-        let name = &settings.application_name;
-        let wire = Wire::connect(&settings.source, name, Replication::Database, &[]).await;
+    /// The server cannot be reached, is another one, does not have that WAL, or ends the stream; or
+    /// WAL cannot be kept.
+    pub async fn run(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
+        let mut streaming = self.connect().await?;
+        streaming.run(stop).await
+    }
+
+    async fn connect(&mut self) -> Result<Streaming<'_>, ReceiverError> {
+        let (source, name) = (&self.settings.source, &self.settings.application_name);
+        let wire = Wire::connect(source, name, Replication::Database, &[]).await;
         let mut wire = wire.map_err(client("connect to the publisher"))?;
         let rows = query(&mut wire, "identify the publisher", "IDENTIFY_SYSTEM").await?;
         let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
         let identity: Option<(u64, u32)> =
             value(0).and_then(|id| id.parse().ok()).zip(value(1).and_then(|timeline| timeline.parse().ok()));
         let (system_id, timeline) = identity.ok_or_else(|| answer("identify the publisher", &rows))?;
-        if let Some(known) = known.filter(|known| *known != system_id) {
+        if let Some(known) = self.system_id.filter(|known| *known != system_id) {
             return Err(ReceiverError(Kind::OtherSystem { known, found: system_id }));
         }
-        let slot_at = slot(&mut wire, &settings.slot).await?;
-        if opened == Opened::Empty {
-            writer.begin(timeline, slot_at);
+        self.system_id = Some(system_id);
+        let slot_at = slot(&mut wire, &self.settings.slot).await?;
+        if self.is_empty {
+            self.writer.begin(timeline, slot_at);
+            self.is_empty = false;
+            self.note();
         }
         let now = Instant::now();
-        let mut receiver = Receiver {
-            settings,
+        let mut streaming = Streaming {
+            receiver: self,
             wire,
-            writer,
-            received,
-            system_id,
             last_heard: now,
             last_report: now,
             last_removal: now,
@@ -254,27 +275,20 @@ impl Receiver {
             is_left: false,
             waiting: None,
         };
-        receiver.begin(timeline).await?;
-        receiver.note();
-        Ok(receiver)
+        streaming.begin(timeline).await?;
+        Ok(streaming)
     }
 
-    /// Gives the directory back, to start again with it.
-    #[must_use]
-    pub fn into_writer(self) -> Writer {
-        self.writer
+    fn note(&self) {
+        self.received.written.store(self.writer.end().as_u64(), Ordering::Relaxed);
     }
+}
 
-    /// The directory, for readers.
-    #[must_use]
-    pub fn writer(&self) -> &Writer {
-        &self.writer
-    }
-
+impl Streaming<'_> {
     /// Starts the stream at the end of what is kept. The server is on `timeline`.
     async fn begin(&mut self, timeline: u32) -> Result<(), ReceiverError> {
-        while self.writer.timeline() != timeline {
-            let (kept, end) = (self.writer.timeline(), self.writer.end());
+        while self.receiver.writer.timeline() != timeline {
+            let (kept, end) = (self.receiver.writer.timeline(), self.receiver.writer.end());
             let text = self.history(timeline).await?;
             let left = forks(&text);
             let Some(number) = left.iter().position(|(of, _)| *of == kept).filter(|_| kept < timeline) else {
@@ -288,15 +302,15 @@ impl Receiver {
             }
             let next = left.get(number + 1).map_or(timeline, |(next, _)| *next);
             let text = self.history(next).await?;
-            self.writer.follow_timeline(next, fork, &text)?;
+            self.receiver.writer.follow_timeline(next, fork, &text)?;
         }
         self.is_left = false;
         self.stream().await
     }
 
     async fn stream(&mut self) -> Result<(), ReceiverError> {
-        let (at, timeline) = (self.writer.end(), self.writer.timeline());
-        let command = start_physical(Some(&self.settings.slot), at, timeline);
+        let (at, timeline) = (self.receiver.writer.end(), self.receiver.writer.timeline());
+        let command = start_physical(Some(&self.receiver.settings.slot), at, timeline);
         let doing = format!("stream WAL from {at} on timeline {timeline}");
         self.wire.copy_both(&command).await.map_err(client(doing))
     }
@@ -312,7 +326,7 @@ impl Receiver {
     ///
     /// # Errors
     /// No more can come over this connection, or WAL cannot be kept.
-    pub async fn run(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
+    async fn run(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -347,7 +361,7 @@ impl Receiver {
     fn failed(&self, error: client::Error) -> ReceiverError {
         // The segment was removed.
         if error.sqlstate() == Some(SqlState::UNDEFINED_FILE.code()) {
-            let (slot, needed) = (self.settings.slot.clone(), self.writer.end());
+            let (slot, needed) = (self.receiver.settings.slot.clone(), self.receiver.writer.end());
             return ReceiverError(Kind::Gone { slot, needed, error });
         }
         client("receive WAL")(error)
@@ -375,12 +389,12 @@ impl Receiver {
         })?;
         match message {
             WalsenderMessage::XLogData { start, wal_end, data } => {
-                self.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                self.receiver.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
                 self.write(start, data)?;
                 Ok(false)
             }
             WalsenderMessage::Keepalive { wal_end, reply_requested, .. } => {
-                self.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
+                self.receiver.received.server_end.fetch_max(wal_end.as_u64(), Ordering::Relaxed);
                 Ok(reply_requested)
             }
         }
@@ -388,19 +402,19 @@ impl Receiver {
 
     /// Writes bytes. If there is no room for them, they wait, and nothing more is read.
     fn write(&mut self, at: Lsn, bytes: Bytes) -> Result<(), ReceiverError> {
-        let begun = self.writer.end();
-        match self.writer.write(at, &bytes) {
+        let begun = self.receiver.writer.end();
+        match self.receiver.writer.write(at, &bytes) {
             Ok(()) => {}
             Err(error) if error.is_full() && at == begun => {
-                let written = (self.writer.end().as_u64() - at.as_u64()) as usize;
-                if !self.received.is_full.swap(true, Ordering::Relaxed) {
+                let written = (self.receiver.writer.end().as_u64() - at.as_u64()) as usize;
+                if !self.receiver.received.is_full.swap(true, Ordering::Relaxed) {
                     tracing::warn!("{error}; WAL is not confirmed until there is room");
                 }
-                self.waiting = Some((self.writer.end(), bytes.slice(written..)));
+                self.waiting = Some((self.receiver.writer.end(), bytes.slice(written..)));
             }
             Err(error) => return Err(error.into()),
         }
-        self.note();
+        self.receiver.note();
         Ok(())
     }
 
@@ -408,7 +422,7 @@ impl Receiver {
         let Some((at, bytes)) = self.waiting.take() else { return Ok(()) };
         self.write(at, bytes)?;
         if self.waiting.is_none() {
-            self.received.is_full.store(false, Ordering::Relaxed);
+            self.receiver.received.is_full.store(false, Ordering::Relaxed);
             tracing::info!("there is room for WAL again");
         }
         self.last_heard = Instant::now();
@@ -417,33 +431,31 @@ impl Receiver {
 
     /// Makes durable what was written. Returns whether anything was.
     fn sync(&mut self) -> Result<bool, ReceiverError> {
-        let before = self.received.synced();
-        let synced = self.writer.sync()?;
-        self.note();
-        self.received.synced.store(synced.as_u64(), Ordering::Relaxed);
+        let before = self.receiver.received.synced();
+        let synced = self.receiver.writer.sync()?;
+        self.receiver.note();
+        self.receiver.received.synced.store(synced.as_u64(), Ordering::Relaxed);
         Ok(synced > before)
-    }
-
-    fn note(&self) {
-        self.received.written.store(self.writer.end().as_u64(), Ordering::Relaxed);
     }
 
     /// What is due now and then.
     async fn look(&mut self) -> Result<(), ReceiverError> {
         let silent = self.last_heard.elapsed();
-        let timeout = self.settings.timeout;
+        let timeout = self.receiver.settings.timeout;
         if !timeout.is_zero() && self.waiting.is_none() && silent > timeout {
             return Err(ReceiverError(Kind::Silent(silent)));
         }
         let asks = !timeout.is_zero() && silent > timeout / 2 && !self.has_asked;
-        if asks || self.last_report.elapsed() >= self.settings.status_interval {
+        if asks || self.last_report.elapsed() >= self.receiver.settings.status_interval {
             self.has_asked |= asks;
             self.report(asks).await?;
         }
         if self.last_removal.elapsed() >= REMOVE {
             self.last_removal = Instant::now();
             // What is not durable is needed, whatever anybody says.
-            self.writer.remove_before(self.received.needed().min(self.received.synced()))?;
+            self.receiver
+                .writer
+                .remove_before(self.receiver.received.needed().min(self.receiver.received.synced()))?;
         }
         Ok(())
     }
@@ -451,8 +463,8 @@ impl Receiver {
     async fn report(&mut self, reply_requested: bool) -> Result<(), ReceiverError> {
         self.last_report = Instant::now();
         let status = StandbyStatus {
-            written: self.writer.end(),
-            flushed: self.received.synced(),
+            written: self.receiver.writer.end(),
+            flushed: self.receiver.received.synced(),
             applied: Lsn::INVALID,
             at: PgTimestamp::now(),
             reply_requested,
@@ -471,7 +483,7 @@ impl Receiver {
             value(0).and_then(|next| next.parse().ok()).zip(value(1).and_then(|start| start.parse().ok()));
         let Some((next, start)) = next else { return Err(answer(doing, &rows)) };
         let text = self.history(next).await?;
-        self.writer.follow_timeline(next, start, &text)?;
+        self.receiver.writer.follow_timeline(next, start, &text)?;
         tracing::info!("the publisher went on at {start} on timeline {next}");
         let rows = query(&mut self.wire, doing, "IDENTIFY_SYSTEM").await?;
         let timeline = rows.first().and_then(|row| row.get(1)?.as_deref()?.parse().ok());

@@ -267,10 +267,20 @@ impl Slots {
     /// What comes before is not needed (rule L2, point 3).
     #[must_use]
     pub fn least_restart(&self) -> Option<Lsn> {
+        self.least(|_| true)
+    }
+
+    /// The same for the slots of a database.
+    #[must_use]
+    pub fn least_restart_in(&self, database: Oid) -> Option<Lsn> {
+        self.least(|state| state.database == database.0)
+    }
+
+    fn least(&self, counts: impl Fn(&SlotState) -> bool) -> Option<Lsn> {
         let slots = self.inner.slots();
         let needed = |entry: &Entry| {
             let state = if entry.is_temporary { &entry.state } else { entry.kept.as_ref()? };
-            state.invalidated.is_none().then_some(state.restart)
+            (state.invalidated.is_none() && counts(state)).then_some(state.restart)
         };
         slots.values().filter_map(needed).min()
     }

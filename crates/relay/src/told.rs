@@ -6,9 +6,11 @@ use proto::frame::ServerError;
 
 /// SQLSTATEs, by their names in `errcodes.txt`.
 pub(crate) mod code {
+    pub(crate) const CONNECTION_FAILURE: &str = "08006";
     pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
     pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
     pub(crate) const INVALID_PARAMETER_VALUE: &str = "22023";
+    pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";
     pub(crate) const SYNTAX_ERROR: &str = "42601";
     pub(crate) const INVALID_NAME: &str = "42602";
     pub(crate) const NAME_TOO_LONG: &str = "42622";

@@ -54,7 +54,7 @@ impl FormPosition {
 }
 
 /// Where decoding would begin again, if everything before a position was confirmed.
-pub type RestartOf = Arc<dyn Fn(Lsn) -> Lsn + Send + Sync>;
+pub type RestartOf<'a> = &'a (dyn Fn(Lsn) -> Lsn + Send + Sync);
 
 /// What a sender has sent and heard, as `pg_stat_replication` shows it.
 #[derive(Debug, Default)]
@@ -130,13 +130,13 @@ pub enum Ended {
 }
 
 /// A stream to one subscriber.
-pub struct Walsender {
+pub struct Walsender<'a> {
     reader: LinkReader,
     writer: LinkWriter,
     cursor: Cursor,
     slot: ActiveSlot,
     position: FormPosition,
-    restart_of: RestartOf,
+    restart_of: RestartOf<'a>,
     /// `wal_sender_timeout`; zero: never.
     timeout: Duration,
     figures: Arc<Sent>,
@@ -151,15 +151,15 @@ pub struct Walsender {
     is_dry: bool,
 }
 
-impl Walsender {
+impl<'a> Walsender<'a> {
     /// Makes a sender that begins at `start`. The subscriber waits for `CopyBothResponse`.
     pub fn new(
         mut link: Link,
         (cursor, slot, start): (Cursor, ActiveSlot, Lsn),
-        (position, restart_of): (FormPosition, RestartOf),
+        (position, restart_of): (FormPosition, RestartOf<'a>),
         timeout: Duration,
         figures: Arc<Sent>,
-    ) -> Walsender {
+    ) -> Walsender<'a> {
         backend::copy_both_response(&mut link.outbox);
         let (reader, writer) = link.split();
         let now = Instant::now();

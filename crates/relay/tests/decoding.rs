@@ -72,11 +72,11 @@ impl Stage {
             status_interval: Duration::from_secs(1),
             timeout: Duration::from_secs(30),
         };
-        let begun = runtime.block_on(Receiver::start(settings, opened, None, Arc::clone(&received)));
-        let mut receiver = begun.unwrap_or_else(|error| panic!("{error}"));
+        let mut receiver = Receiver::new(settings, opened, None, Arc::clone(&received));
         let stop = CancellationToken::new();
         let guard = stop.clone().drop_guard();
         runtime.spawn(async move { receiver.run(&stop).await });
+        wait_for("the stream of WAL", PATIENCE, || Ok(received.written().is_valid())).unwrap();
         let catalog = runtime.block_on(async {
             let session = connect(&info, "look", &[]).await.unwrap();
             Catalog::look(&[session], &Look { redo: None, wait_max: PATIENCE }).await.unwrap()

@@ -39,8 +39,7 @@ fn settings(cluster: &Cluster) -> ReceiverSettings {
 fn start(runtime: &Runtime, cluster: &Cluster, dir: &Path) -> Running {
     let received: Arc<Received> = Arc::default();
     let opened = Writer::open(dir, SEGMENT).unwrap();
-    let begun = runtime.block_on(Receiver::start(settings(cluster), opened, None, Arc::clone(&received)));
-    let mut receiver = begun.unwrap_or_else(|error| panic!("{error}"));
+    let mut receiver = Receiver::new(settings(cluster), opened, None, Arc::clone(&received));
     let stop = CancellationToken::new();
     let stopping = stop.clone().drop_guard();
     let ended = runtime.spawn(async move { receiver.run(&stop).await });
@@ -228,7 +227,7 @@ fn another_server_is_refused() {
     let major = *Major::under_test().last().unwrap();
     let (cluster, dir, runtime) = (cluster(major), tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let opened = Writer::open(dir.path(), SEGMENT).unwrap();
-    let begun = Receiver::start(settings(&cluster), opened, Some(42), Arc::default());
-    let error = runtime.block_on(begun).err().unwrap();
+    let mut receiver = Receiver::new(settings(&cluster), opened, Some(42), Arc::default());
+    let error = runtime.block_on(receiver.run(&CancellationToken::new())).unwrap_err();
     assert!(!error.is_passing() && error.to_string().contains("of system 42"), "{error}");
 }

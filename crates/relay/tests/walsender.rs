@@ -82,9 +82,9 @@ impl Stage {
         let running = self.runtime.spawn(async move {
             let link = Link::over(tokio::net::TcpStream::from_std(accepted).unwrap());
             // A tenth is behind what was confirmed.
-            let restart_of = Arc::new(|confirmed: Lsn| Lsn::new(confirmed.as_u64() - 100));
+            let restart_of = |confirmed: Lsn| Lsn::new(confirmed.as_u64() - 100);
             let sender =
-                Walsender::new(link, (cursor, slot, START), (position, restart_of), timeout, figures);
+                Walsender::new(link, (cursor, slot, START), (position, &restart_of), timeout, figures);
             sender.run(&CancellationToken::new()).await
         });
         let mut subscriber = Subscriber { stream, inbox: BytesMut::new() };

@@ -125,6 +125,13 @@ impl ConnInfo {
         ConnInfo { settings: Arc::new(settings) }
     }
 
+    /// The same servers and role, and another database.
+    #[must_use]
+    pub fn with_dbname(&self, dbname: &str) -> ConnInfo {
+        let settings = Settings { dbname: dbname.to_owned(), ..Settings::clone(&self.settings) };
+        ConnInfo { settings: Arc::new(settings) }
+    }
+
     /// The same for a program that uses libpq.
     #[must_use]
     pub fn for_libpq(&self) -> Libpq {

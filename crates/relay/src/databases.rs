@@ -1,0 +1,267 @@
+//! The databases that the relay decodes: their anchors, and the forms that are asked of them.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base::{Lsn, Oid, PgVersion, with_causes};
+use catalog::{Catalog, Look};
+use client::ConnInfo;
+use output::{Decoder, Options, Publications};
+use track::{Cursor, Limits};
+use txn::DirSpool;
+use types::Settings;
+
+use crate::anchors::Anchors;
+use crate::decoding::{Decoding, FormId, SharedAnchors};
+use crate::feed::FormHandle;
+use crate::form::Form;
+use crate::told::{Told, code};
+
+/// How long a look waits for transactions that began before it.
+const LOOK_MAX: Duration = Duration::from_secs(300);
+/// Between two anchors.
+const ANCHOR_DISTANCE: u64 = 16 << 20;
+/// `logical_decoding_work_mem` for each form.
+const WORK_MEM_BYTES: usize = 16 << 20;
+
+/// Limits of each form's track.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrackLimits {
+    /// See [`Limits::memory_bytes`].
+    pub memory_bytes: usize,
+    /// See [`Limits::file_bytes`].
+    pub file_bytes: u64,
+}
+
+impl Default for TrackLimits {
+    fn default() -> TrackLimits {
+        TrackLimits { memory_bytes: 8 << 20, file_bytes: 1 << 30 }
+    }
+}
+
+/// All databases. There is one for a relay.
+pub struct Databases {
+    dir: PathBuf,
+    publisher: ConnInfo,
+    version: PgVersion,
+    segment_size: u64,
+    decoding: Decoding,
+    limits: TrackLimits,
+    known: Mutex<HashMap<Oid, SharedAnchors>>,
+    forms: Mutex<Forms>,
+    /// Only one look at a time: it waits for transactions anyway.
+    looking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Forms {
+    known: HashMap<FormKey, (FormId, FormHandle)>,
+    /// Those that another took the place of, and that are still read.
+    retired: Vec<(FormId, FormHandle)>,
+    /// For directories of spools.
+    next: u64,
+}
+
+/// What makes two subscribers' streams the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FormKey {
+    /// The database.
+    pub database: Oid,
+    /// pgoutput's options.
+    pub form: Form,
+    /// From here on, prepared transactions come when they are prepared.
+    pub two_phase_at: Option<Lsn>,
+}
+
+impl Databases {
+    /// Finds what `dir` has of earlier processes.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub fn open(
+        dir: &Path,
+        publisher: ConnInfo,
+        (version, segment_size): (PgVersion, u64),
+        decoding: Decoding,
+        limits: TrackLimits,
+    ) -> io::Result<Databases> {
+        let anchors = dir.join("anchors");
+        std::fs::create_dir_all(&anchors)?;
+        // Nothing in it outlives a process.
+        let spool = dir.join("spool");
+        if spool.exists() {
+            std::fs::remove_dir_all(&spool)?;
+        }
+        std::fs::create_dir_all(&spool)?;
+        let mut known = HashMap::new();
+        for entry in std::fs::read_dir(&anchors)? {
+            let entry = entry?;
+            if let Some(oid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                let anchors = Anchors::open(&entry.path(), ANCHOR_DISTANCE)?;
+                known.insert(Oid(oid), Arc::new(Mutex::new(anchors)));
+            }
+        }
+        Ok(Databases {
+            dir: dir.to_owned(),
+            publisher,
+            version,
+            segment_size,
+            decoding,
+            limits,
+            known: Mutex::new(known),
+            forms: Mutex::default(),
+            looking: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Oid, SharedAnchors>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forms(&self) -> MutexGuard<'_, Forms> {
+        self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at a database's catalogs, unless it is known. Slots can be made there afterwards.
+    ///
+    /// # Errors
+    /// The catalogs cannot be looked at or kept.
+    pub async fn prepare(&self, database: Oid, name: &str) -> Result<(), Told> {
+        let _one = self.looking.lock().await;
+        if self.known().contains_key(&database) {
+            return Ok(());
+        }
+        let failed = |error: &dyn std::error::Error| {
+            let message = format!(
+                "the relay cannot look at the catalogs of database \"{name}\": {}",
+                with_causes(error)
+            );
+            Told::new(code::CONNECTION_FAILURE, message)
+        };
+        let info = self.publisher.with_dbname(name);
+        let session =
+            client::connect(&info, "pgsluice relay look", &[]).await.map_err(|error| failed(&error))?;
+        let look = Look { redo: None, wait_max: LOOK_MAX };
+        let catalog = Catalog::look(&[session], &look).await.map_err(|error| failed(&error))?;
+        let dir = self.dir.join("anchors").join(database.0.to_string());
+        let kept = || -> io::Result<Anchors> {
+            let mut anchors = Anchors::open(&dir, ANCHOR_DISTANCE)?;
+            anchors.add(&catalog, catalog.looked())?;
+            Ok(anchors)
+        };
+        let anchors = kept().map_err(|error| failed(&error))?;
+        self.known().insert(database, Arc::new(Mutex::new(anchors)));
+        Ok(())
+    }
+
+    /// Where a slot of a database begins again that has confirmed everything before `confirmed`.
+    #[must_use]
+    pub fn restart_of(&self, database: Oid, confirmed: Lsn) -> Option<Lsn> {
+        let anchors = Arc::clone(self.known().get(&database)?);
+        let anchors = anchors.lock().unwrap_or_else(PoisonError::into_inner);
+        anchors.restart_of(confirmed)
+    }
+
+    /// Lets a subscriber enter a form that has confirmed everything before `confirmed`. If nobody
+    /// else reads the form, or not from there, it is decoded from the anchor at `restart`.
+    ///
+    /// # Errors
+    /// The catalogs of the anchor cannot be read, or pgoutput's options contradict one another.
+    pub fn enter(&self, key: &FormKey, confirmed: Lsn, restart: Lsn) -> Result<(Cursor, FormHandle), Told> {
+        let mut forms = self.forms();
+        if let Some((_, handle)) = forms.known.get(key)
+            && handle.end.why().is_none()
+            && let Ok(cursor) = handle.entrance.enter(confirmed)
+        {
+            return Ok((cursor, handle.clone()));
+        }
+        forms.next += 1;
+        let spool = self.dir.join("spool").join(forms.next.to_string());
+        let (id, handle) = self.add(key, confirmed, restart, &spool)?;
+        let replaced = forms.known.insert(key.clone(), (id, handle.clone()));
+        forms.retired.extend(replaced);
+        let cursor = handle
+            .entrance
+            .enter(confirmed)
+            .map_err(|_| Told::new(code::INTERNAL_ERROR, format!("the relay cannot begin at {confirmed}")))?;
+        Ok((cursor, handle))
+    }
+
+    fn add(
+        &self,
+        key: &FormKey,
+        confirmed: Lsn,
+        restart: Lsn,
+        spool: &Path,
+    ) -> Result<(FormId, FormHandle), Told> {
+        let failed = |error: &dyn std::error::Error| Told::new(code::INTERNAL_ERROR, with_causes(error));
+        let anchors = self.known().get(&key.database).cloned().ok_or_else(|| {
+            Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept of database {}", key.database.0))
+        })?;
+        let catalog = {
+            let anchors = anchors.lock().unwrap_or_else(PoisonError::into_inner);
+            anchors.load(restart).map_err(|error| failed(&error))?
+        };
+        let Form { proto_version, publications, binary, streaming, messages, .. } = key.form.clone();
+        let publications = Publications::Named(publications);
+        let mut options = Options::new(key.database, publications, confirmed, Settings::new(self.version));
+        options.proto_version = proto_version;
+        options.binary = binary;
+        options.streaming = streaming.into();
+        options.messages = messages;
+        options.origin = key.form.origin();
+        options.two_phase_at = key.two_phase_at;
+        options.work_mem_bytes = WORK_MEM_BYTES;
+        options.segment_size = self.segment_size;
+        options.read_by_many = true;
+        let spool = DirSpool::open(spool.to_owned()).map_err(|error| failed(&error))?;
+        let decoder = Decoder::new(catalog, options, Box::new(spool)).map_err(|error| failed(&error))?;
+        let limits = Limits {
+            memory_bytes: self.limits.memory_bytes,
+            file_bytes: self.limits.file_bytes,
+            chapter_bytes: 256 << 10,
+            dir: self.dir.join("spool"),
+        };
+        Ok(self.decoding.add(decoder, (key.database, anchors), confirmed, limits))
+    }
+
+    /// Ends forms that nobody reads, and removes anchors that no slot names: those before `least`
+    /// of each database.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn tidy(&self, least: impl Fn(Oid) -> Option<Lsn>) -> io::Result<()> {
+        let mut forms = self.forms();
+        let is_read = |handle: &FormHandle| handle.entrance.cursors() > 0;
+        let ends = |(id, handle): &(FormId, FormHandle)| {
+            let ends = !is_read(handle);
+            if ends {
+                self.decoding.remove(*id);
+            }
+            !ends
+        };
+        let Forms { known, retired, .. } = &mut *forms;
+        known.retain(|_, form| ends(form));
+        retired.retain(|form| ends(form));
+        drop(forms);
+        let known: Vec<(Oid, SharedAnchors)> =
+            self.known().iter().map(|(oid, anchors)| (*oid, Arc::clone(anchors))).collect();
+        for (oid, anchors) in known {
+            if let Some(least) = least(oid) {
+                anchors.lock().unwrap_or_else(PoisonError::into_inner).remove_before(least)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The least place from which WAL is needed for any database.
+    #[must_use]
+    pub fn least(&self) -> Option<Lsn> {
+        let known = self.known();
+        let least = |anchors: &SharedAnchors| anchors.lock().unwrap_or_else(PoisonError::into_inner).least();
+        known.values().filter_map(least).min()
+    }
+}

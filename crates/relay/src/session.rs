@@ -1,0 +1,654 @@
+//! A replication connection: commands of slots and streams are the relay's, SQL is the publisher's.
+//!
+//! ```text
+//! Q --command::parse--> IDENTIFY_SYSTEM, slots, START_REPLICATION: here
+//!          '----------> SQL, COPY, SHOW: upstream, in a session of the client's own role
+//! ```
+//! The session upstream begins with the first statement that needs it. Most connections of
+//! subscribers only stream.
+//!
+//! A slot's consistent point and its snapshot come from a temporary slot of the publisher, which is
+//! dropped at once (rule L1). So the snapshot that a copy uses equals all commits before the point.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::{Lsn, Oid};
+use client::{ConnInfo, RawSession, Replication};
+use listener::{Client, Link};
+use proto::backend::{self, Field, TransactionStatus};
+use proto::command::{self, Command, CreateSlot};
+use proto::frame::{self, Frame, ServerError};
+use proto::scram::ClientKeys;
+use proto::startup::Startup;
+use tokio_util::sync::CancellationToken;
+
+use crate::cancel::{Cancellable, Cancels};
+use crate::create::{SlotOptions, SnapshotWish, boolean};
+use crate::databases::{Databases, FormKey};
+use crate::form::Form;
+use crate::receiver::Received;
+use crate::slots::{ActiveSlot, SlotState, Slots};
+use crate::told::{Told, code};
+use crate::walsender::{Ended, Sent, Walsender};
+
+/// The longest query that is taken.
+const QUERY_SIZE_MAX: usize = 64 << 20;
+/// Between two looks whether a slot is free (`WAIT`), or whether WAL has come.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long WAL may take from the publisher to here.
+const WAL_MAX: Duration = Duration::from_secs(60);
+/// What every subscriber asks first. Answered here, it needs no session upstream.
+const SEARCH_PATH: &str = "SELECT pg_catalog.set_config('search_path', '', false);";
+
+const TEXT: Oid = Oid(25);
+const INT4: Oid = Oid(23);
+const INT8: Oid = Oid(20);
+
+/// What all connections share.
+pub struct Context {
+    /// The publisher, as the relay itself connects.
+    pub publisher: ConnInfo,
+    /// The publisher's major.
+    pub major: u32,
+    /// Its system identifier and timeline.
+    pub system: (u64, u32),
+    /// What it reported when the relay connected.
+    pub parameters: Vec<(String, String)>,
+    /// The relay's slots.
+    pub slots: Slots,
+    /// What is decoded.
+    pub databases: Databases,
+    /// What can be cancelled.
+    pub cancels: Cancels,
+    /// What has come of WAL.
+    pub received: Arc<Received>,
+    /// `wal_sender_timeout`
+    pub wal_sender_timeout: Duration,
+    /// Cancelled when the relay stops.
+    pub stop: CancellationToken,
+}
+
+/// Why a session ends.
+enum End {
+    /// The client has gone, or said goodbye.
+    Gone,
+    /// It was told this, and cannot go on.
+    Fatal(ServerError),
+}
+
+impl From<listener::LinkError> for End {
+    fn from(_: listener::LinkError) -> End {
+        End::Gone
+    }
+}
+
+struct Session<'a> {
+    context: &'a Context,
+    startup: Startup,
+    keys: Option<ClientKeys>,
+    database: Oid,
+    link: Link,
+    cancellable: Cancellable,
+    upstream: Option<Link>,
+    status: TransactionStatus,
+    /// `SEARCH_PATH` was answered here.
+    has_empty_path: bool,
+    /// Temporary slots that go with the session.
+    temporary: Vec<ActiveSlot>,
+    slots_made: u64,
+}
+
+/// Serves a client with a logical replication connection, until it goes.
+pub async fn serve_replication(client: Client, context: &Context) {
+    let Client { startup, keys, mut link, seat, .. } = client;
+    let database = match may_replicate(context, &startup).await {
+        Ok(database) => database,
+        Err(error) => {
+            backend::error_response(&mut link.outbox, &error);
+            link.close().await;
+            return;
+        }
+    };
+    let cancellable = context.cancels.session(startup.minor);
+    let mut session = Session {
+        context,
+        startup,
+        keys,
+        database,
+        link,
+        cancellable,
+        upstream: None,
+        status: TransactionStatus::Idle,
+        has_empty_path: false,
+        temporary: Vec::new(),
+        slots_made: 0,
+    };
+    session.welcome();
+    if let End::Fatal(error) = session.run().await {
+        backend::error_response(&mut session.link.outbox, &error);
+        let _ = session.link.flush().await;
+    }
+    drop(seat);
+}
+
+/// Whether the role may replicate from the database, whose OID is returned.
+async fn may_replicate(context: &Context, startup: &Startup) -> Result<Oid, ServerError> {
+    let fatal = |code, message: String| ServerError::new("FATAL", code, &message);
+    let unreachable = |error: &dyn std::error::Error| {
+        let why = base::with_causes(error);
+        fatal(code::CONNECTION_FAILURE, format!("the relay cannot use the publisher: {why}"))
+    };
+    let session = client::connect(&context.publisher, "pgsluice relay", &[]).await;
+    let session = session.map_err(|error| unreachable(&error))?;
+    let sql = "SELECT r.rolreplication OR r.rolsuper, d.oid, \
+                      pg_catalog.has_database_privilege(r.oid, d.oid, 'CONNECT'), \
+                      pg_catalog.pg_encoding_to_char(d.encoding)::text \
+                 FROM (VALUES (1)) one \
+                 LEFT JOIN pg_catalog.pg_roles r ON r.rolname = $1 \
+                 LEFT JOIN pg_catalog.pg_database d ON d.datname = $2";
+    let (user, database) = (&startup.user, &startup.database);
+    let row = session.query_one(sql, &[user, database]).await.map_err(|error| unreachable(&error))?;
+    let (replicates, oid): (Option<bool>, Option<u32>) = (row.get(0), row.get(1));
+    let (connects, encoding): (Option<bool>, Option<String>) = (row.get(2), row.get(3));
+    let Some(replicates) = replicates else {
+        return Err(fatal("28000", format!("role \"{user}\" does not exist")));
+    };
+    let Some(oid) = oid else {
+        return Err(fatal("3D000", format!("database \"{database}\" does not exist")));
+    };
+    if connects != Some(true) {
+        let mut error =
+            fatal(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for database \"{database}\""));
+        error.detail = Some("User does not have CONNECT privilege.".to_owned());
+        return Err(error);
+    }
+    if !replicates {
+        let mut error =
+            fatal(code::INSUFFICIENT_PRIVILEGE, "permission denied to start WAL sender".to_owned());
+        let detail = "Only roles with the REPLICATION attribute may start a WAL sender process.";
+        if context.major >= 16 {
+            error.detail = Some(detail.to_owned());
+        } else {
+            error.message = "must be superuser or replication role to start walsender".to_owned();
+        }
+        return Err(error);
+    }
+    if encoding.as_deref() != Some("UTF8") {
+        let what = encoding.unwrap_or_default();
+        let message = format!("the relay decodes databases in UTF8 only, and \"{database}\" is in {what}");
+        return Err(fatal(code::FEATURE_NOT_SUPPORTED, message));
+    }
+    Ok(Oid(oid))
+}
+
+impl Session<'_> {
+    fn welcome(&mut self) {
+        let out = &mut self.link.outbox;
+        backend::authentication_ok(out);
+        for (name, value) in &self.context.parameters {
+            let value = match name.as_str() {
+                "session_authorization" => &self.startup.user,
+                "client_encoding" => "UTF8",
+                _ => value,
+            };
+            backend::parameter_status(out, name, value);
+        }
+        backend::backend_key_data(out, self.cancellable.pid, &self.cancellable.key);
+        backend::ready_for_query(out, TransactionStatus::Idle);
+    }
+
+    async fn run(&mut self) -> End {
+        loop {
+            if let Err(end) = self.step().await {
+                return end;
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Result<(), End> {
+        self.link.flush().await?;
+        let frame = tokio::select! {
+            frame = self.link.frame(QUERY_SIZE_MAX) => frame?,
+            () = self.context.stop.cancelled() => {
+                let message = "terminating connection due to administrator command";
+                return Err(End::Fatal(ServerError::new("FATAL", "57P01", message)));
+            }
+        };
+        match frame.tag {
+            b'Q' => {}
+            b'X' => return Err(End::Gone),
+            // Of a stream that has ended meanwhile.
+            b'd' | b'c' | b'f' => return Ok(()),
+            b'P' | b'B' | b'D' | b'E' | b'C' | b'S' | b'H' | b'F' => {
+                let message = "extended query protocol not supported in a replication connection";
+                return self.answer(Err(Told::new(code::PROTOCOL_VIOLATION, message)));
+            }
+            tag => {
+                let message = format!("invalid frontend message type {tag}");
+                return Err(End::Fatal(ServerError::new("FATAL", code::PROTOCOL_VIOLATION, &message)));
+            }
+        }
+        let query = frame.body.strip_suffix(&[0]).and_then(|query| std::str::from_utf8(query).ok());
+        let Some(query) = query else {
+            let message = "invalid byte sequence for encoding \"UTF8\"";
+            return self.answer(Err(Told::new("22021", message)));
+        };
+        match command::parse(query) {
+            Ok(Some(command)) => self.command(command, query).await,
+            Ok(None) => self.sql(query).await,
+            Err(error) => self.answer(Err(Told::new(code::SYNTAX_ERROR, error.to_string()))),
+        }
+    }
+
+    /// Ends a command: with its error, or with what was written before.
+    fn answer(&mut self, done: Result<&str, Told>) -> Result<(), End> {
+        match done {
+            Ok(tag) => backend::command_complete(&mut self.link.outbox, tag),
+            Err(told) => {
+                backend::error_response(&mut self.link.outbox, &told.0);
+                if self.status == TransactionStatus::Open {
+                    self.status = TransactionStatus::Failed;
+                }
+            }
+        }
+        backend::ready_for_query(&mut self.link.outbox, self.status);
+        Ok(())
+    }
+
+    async fn command(&mut self, command: Command, query: &str) -> Result<(), End> {
+        match command {
+            Command::IdentifySystem => {
+                self.identify();
+                self.answer(Ok("IDENTIFY_SYSTEM"))
+            }
+            Command::Show(_) => self.sql(query).await,
+            Command::ReadSlot(name) => {
+                let done = self.read_slot(&name);
+                self.answer(done.map(|()| "READ_REPLICATION_SLOT"))
+            }
+            Command::CreateSlot(create) => {
+                let done = self.create_slot(&create).await?;
+                self.answer(done.map(|()| "CREATE_REPLICATION_SLOT"))
+            }
+            Command::DropSlot { slot, wait } => {
+                let done = self.drop_slot(&slot, wait).await;
+                self.answer(done.map(|()| "DROP_REPLICATION_SLOT"))
+            }
+            Command::AlterSlot { slot, options } => {
+                let done = self.alter_slot(&slot, &options);
+                self.answer(done.map(|()| "ALTER_REPLICATION_SLOT"))
+            }
+            Command::StartLogical { slot, start, options } => self.start(&slot, start, &options).await,
+            Command::StartPhysical { .. } | Command::TimelineHistory(_) | Command::Backup => {
+                let message = "the relay serves logical replication only";
+                self.answer(Err(Told::new(code::FEATURE_NOT_SUPPORTED, message)))
+            }
+        }
+    }
+
+    fn row(&mut self, fields: &[(&str, Oid)], values: &[Option<&str>]) {
+        let size = |oid: Oid| match oid {
+            INT4 => 4,
+            INT8 => 8,
+            _ => -1,
+        };
+        let fields: Vec<Field<'_>> =
+            fields.iter().map(|(name, oid)| Field { name, type_oid: *oid, type_size: size(*oid) }).collect();
+        backend::row_description(&mut self.link.outbox, &fields);
+        backend::data_row(&mut self.link.outbox, values);
+    }
+
+    fn identify(&mut self) {
+        let (system, timeline) = self.context.system;
+        let [system, timeline] = [system.to_string(), timeline.to_string()];
+        let at = self.context.received.written().to_string();
+        let database = self.startup.database.clone();
+        let timeline_type = if self.context.major >= 16 { INT8 } else { INT4 };
+        self.row(
+            &[("systemid", TEXT), ("timeline", timeline_type), ("xlogpos", TEXT), ("dbname", TEXT)],
+            &[Some(&system), Some(&timeline), Some(&at), Some(&database)],
+        );
+    }
+
+    fn read_slot(&mut self, name: &str) -> Result<(), Told> {
+        if self.context.slots.shown().iter().any(|slot| slot.state.name == name) {
+            let message = "cannot use READ_REPLICATION_SLOT with a logical replication slot";
+            return Err(Told::new(code::FEATURE_NOT_SUPPORTED, message));
+        }
+        self.row(&[("slot_type", TEXT), ("restart_lsn", TEXT), ("restart_tli", INT8)], &[None, None, None]);
+        Ok(())
+    }
+
+    async fn drop_slot(&mut self, name: &str, wait: bool) -> Result<(), Told> {
+        loop {
+            let done = self.context.slots.remove(name, self.cancellable.pid);
+            match &done {
+                Err(told) if wait && told.0.code == code::OBJECT_IN_USE => tokio::time::sleep(LOOK).await,
+                _ => return done,
+            }
+        }
+    }
+
+    fn alter_slot(&mut self, name: &str, options: &[command::CommandOption]) -> Result<(), Told> {
+        let (mut failover, mut two_phase) = (None, None);
+        for option in options {
+            match option.name.as_str() {
+                "failover" => failover = Some(boolean(option)?),
+                "two_phase" if self.context.major >= 18 => two_phase = Some(boolean(option)?),
+                other => {
+                    return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}")));
+                }
+            }
+        }
+        let at = self.context.received.written();
+        self.context.slots.alter(name, |state| {
+            state.failover = failover.unwrap_or(state.failover);
+            match two_phase {
+                Some(true) => drop(state.two_phase_at.get_or_insert(at)),
+                Some(false) => state.two_phase_at = None,
+                None => {}
+            }
+        })
+    }
+
+    /// The session upstream, which is begun if there is none.
+    async fn upstream(&mut self) -> Result<&mut Link, ServerError> {
+        if self.upstream.is_none() {
+            let Startup { user, database, options, settings, .. } = &self.startup;
+            let info = self.context.publisher.as_role(user, database, options, self.keys.clone());
+            let own = ["application_name", "client_encoding"];
+            let mut settings: Vec<(&str, &str)> = settings
+                .iter()
+                .filter(|(name, _)| !own.contains(&name.as_str()))
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+                .collect();
+            if self.has_empty_path {
+                settings.push(("search_path", ""));
+            }
+            let name = self.startup.settings.iter().find(|(name, _)| name == "application_name");
+            let name = name.map_or("", |(_, value)| value);
+            let session = RawSession::connect(&info, name, Replication::Database, &settings).await;
+            let session = session.map_err(|error| match error.server() {
+                Some(error) => ServerError { severity: "FATAL".to_owned(), ..error.clone() },
+                None => ServerError::new("FATAL", code::CONNECTION_FAILURE, &error.to_string()),
+            })?;
+            self.cancellable.runs_at(session.canceller());
+            let (stream, _) = session.into_parts();
+            self.upstream = Some(Link::over(stream));
+        }
+        Ok(self.upstream.as_mut().expect("it was begun"))
+    }
+
+    /// Passes a statement on, and everything that is answered.
+    async fn sql(&mut self, query: &str) -> Result<(), End> {
+        if query == SEARCH_PATH && self.upstream.is_none() {
+            self.has_empty_path = true;
+            self.row(&[("set_config", TEXT)], &[Some("")]);
+            return self.answer(Ok("SELECT 1"));
+        }
+        self.ask(query).await.map_err(End::Fatal)?;
+        loop {
+            let frame = self.hear().await.map_err(End::Fatal)?;
+            let is_end = frame.tag == b'Z';
+            if is_end {
+                self.status = status_of(&frame);
+            }
+            append(&mut self.link.outbox, &frame);
+            if is_end {
+                return Ok(());
+            }
+            if self.link.outbox.len() >= 64 << 10 {
+                self.link.flush().await?;
+            }
+        }
+    }
+
+    async fn ask(&mut self, query: &str) -> Result<(), ServerError> {
+        let link = self.upstream().await?;
+        append(&mut link.outbox, &Frame { tag: b'Q', body: [query.as_bytes(), &[0]].concat().into() });
+        link.flush().await.map_err(|_| lost())
+    }
+
+    async fn hear(&mut self) -> Result<Frame, ServerError> {
+        let link = self.upstream().await?;
+        link.frame(frame::LENGTH_MAX).await.map_err(|_| lost())
+    }
+
+    /// Runs a command upstream. Returns its first row, or the publisher's error.
+    async fn row_of(&mut self, query: &str) -> Result<Result<Vec<Option<String>>, Told>, End> {
+        self.ask(query).await.map_err(End::Fatal)?;
+        let (mut row, mut told) = (Vec::new(), None);
+        loop {
+            let frame = self.hear().await.map_err(End::Fatal)?;
+            match frame.tag {
+                b'D' => row = client::text_row(&frame.body).map_err(|_| End::Fatal(lost()))?,
+                frame::ERROR_RESPONSE => {
+                    let error = ServerError::parse(&frame.body).map_err(|_| End::Fatal(lost()))?;
+                    told = Some(Told(Box::new(error)));
+                }
+                b'Z' => {
+                    self.status = status_of(&frame);
+                    return Ok(told.map_or(Ok(row), Err));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn create_slot(&mut self, create: &CreateSlot) -> Result<Result<(), Told>, End> {
+        match self.created(create).await? {
+            Ok(()) => Ok(Ok(())),
+            Err(told) => Ok(Err(told)),
+        }
+    }
+
+    async fn created(&mut self, create: &CreateSlot) -> Result<Result<(), Told>, End> {
+        let options = match self.slot_options(create) {
+            Ok(options) => options,
+            Err(told) => return Ok(Err(told)),
+        };
+        if let Err(told) = self.context.databases.prepare(self.database, &self.startup.database).await {
+            return Ok(Err(told));
+        }
+        self.slots_made += 1;
+        let name = format!("pgsluice_relay_{}_{}", self.cancellable.pid, self.slots_made);
+        let wish = match (options.snapshot, self.context.major) {
+            (SnapshotWish::Use, 15..) => "(SNAPSHOT 'use')",
+            (SnapshotWish::Use, _) => "USE_SNAPSHOT",
+            (SnapshotWish::Export, 15..) => "(SNAPSHOT 'export')",
+            (SnapshotWish::Export, _) => "EXPORT_SNAPSHOT",
+            (SnapshotWish::Nothing, 15..) => "(SNAPSHOT 'nothing')",
+            (SnapshotWish::Nothing, _) => "NOEXPORT_SNAPSHOT",
+        };
+        let command = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {wish}");
+        let row = match self.row_of(&command).await? {
+            Ok(row) => row,
+            Err(told) => return Ok(Err(told)),
+        };
+        let text = |at: usize| row.get(at).cloned().flatten();
+        let Some(point) = text(1).and_then(|point| point.parse::<Lsn>().ok()) else {
+            return Ok(Err(Told::new(code::INTERNAL_ERROR, "the publisher named no consistent point")));
+        };
+        // An exported snapshot ends with the next command of its session.
+        if options.snapshot != SnapshotWish::Export {
+            let drop = format!("DROP_REPLICATION_SLOT {name}");
+            if let Err(told) = self.row_of(&drop).await? {
+                return Ok(Err(told));
+            }
+        }
+        if let Err(told) = self.has_wal(point).await {
+            return Ok(Err(told));
+        }
+        let Some(restart) = self.context.databases.restart_of(self.database, point) else {
+            return Ok(Err(Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept for {point}"))));
+        };
+        let state = SlotState {
+            name: create.slot.clone(),
+            database: self.database.0,
+            database_name: self.startup.database.clone(),
+            confirmed: point,
+            restart,
+            two_phase_at: options.two_phase.then_some(point),
+            failover: options.failover,
+            invalidated: None,
+        };
+        match self.context.slots.create(state, create.temporary, self.cancellable.pid) {
+            Err(told) => Ok(Err(told)),
+            Ok(slot) => {
+                if create.temporary {
+                    self.temporary.push(slot);
+                }
+                let (point, snapshot) = (point.to_string(), text(2));
+                self.row(
+                    &[
+                        ("slot_name", TEXT),
+                        ("consistent_point", TEXT),
+                        ("snapshot_name", TEXT),
+                        ("output_plugin", TEXT),
+                    ],
+                    &[Some(&create.slot), Some(&point), snapshot.as_deref(), Some("pgoutput")],
+                );
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    /// The options of a new slot, if the relay can make it.
+    fn slot_options(&self, create: &CreateSlot) -> Result<SlotOptions, Told> {
+        let refused = |message: String| Err(Told::new(code::FEATURE_NOT_SUPPORTED, message));
+        match create.plugin.as_deref() {
+            Some("pgoutput") => {}
+            Some(other) => {
+                return refused(format!(
+                    "the relay has the output plugin pgoutput only, and not \"{other}\""
+                ));
+            }
+            None => return refused("the relay has logical replication slots only".to_owned()),
+        }
+        let options = SlotOptions::read(create, self.context.major)?;
+        crate::create::check_name(&create.slot, self.context.major)?;
+        if options.failover {
+            return refused("the relay does not copy slots to standbys".to_owned());
+        }
+        match (options.snapshot, self.status) {
+            (SnapshotWish::Use, TransactionStatus::Idle) => Err(Told::new(
+                code::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called inside a transaction",
+            )),
+            (SnapshotWish::Export, TransactionStatus::Open) => Err(Told::new(
+                code::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside a transaction",
+            )),
+            _ => Ok(options),
+        }
+    }
+
+    /// Waits until WAL up to there is here.
+    async fn has_wal(&self, lsn: Lsn) -> Result<(), Told> {
+        let come = async {
+            while self.context.received.written() < lsn {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(WAL_MAX, come).await.map_err(|_| {
+            let at = self.context.received.written();
+            Told::new(code::CONNECTION_FAILURE, format!("the relay has WAL up to {at} only, and needs {lsn}"))
+        })
+    }
+
+    async fn start(&mut self, slot: &str, start: Lsn, options: &[command::CommandOption]) -> Result<(), End> {
+        let prepared = self.prepared(slot, start, options);
+        let (slot, key, start) = match prepared {
+            Ok(prepared) => prepared,
+            Err(told) => return self.answer(Err(told)),
+        };
+        let Some(state) = slot.state() else { return Err(End::Gone) };
+        let (cursor, form) = match self.context.databases.enter(&key, start, state.restart) {
+            Ok(entered) => entered,
+            Err(told) => return self.answer(Err(told)),
+        };
+        self.link.flush().await?;
+        let (nowhere, _) = tokio::io::duplex(1);
+        let link = std::mem::replace(&mut self.link, Link::over(nowhere));
+        let (sender, ended) = {
+            let context = self.context;
+            let database = self.database;
+            let restart = state.restart;
+            // Anchors are looked at when the subscriber confirms, which is rare.
+            let restart_of =
+                |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
+            let sender = Walsender::new(
+                link,
+                (cursor, slot, start),
+                (form.position.clone(), &restart_of),
+                self.context.wal_sender_timeout,
+                Arc::<Sent>::default(),
+            );
+            tokio::select! {
+                done = sender.run(&self.context.stop) => (Some(done), None),
+                why = form.end.ended() => (None, Some(why)),
+            }
+        };
+        if let Some(why) = ended {
+            tracing::warn!(slot = %self.startup.user, "a stream has ended: {why}");
+            return Err(End::Gone);
+        }
+        let Some((ended, link)) = sender else { return Err(End::Gone) };
+        self.link = link;
+        match ended {
+            Ended::Done => {
+                backend::ready_for_query(&mut self.link.outbox, self.status);
+                Ok(())
+            }
+            Ended::Refused(told) => Err(End::Fatal(ServerError { severity: "FATAL".to_owned(), ..*told.0 })),
+            Ended::Stopped => {
+                let message = "terminating connection due to administrator command";
+                Err(End::Fatal(ServerError::new("FATAL", "57P01", message)))
+            }
+            // The subscriber comes back, and enters where it can.
+            Ended::Gone(_) | Ended::Silent | Ended::Evicted => Err(End::Gone),
+        }
+    }
+
+    /// The slot, the form, and where it starts.
+    fn prepared(
+        &self,
+        slot: &str,
+        start: Lsn,
+        options: &[command::CommandOption],
+    ) -> Result<(ActiveSlot, FormKey, Lsn), Told> {
+        let slot = self.context.slots.acquire(slot, self.database, self.cancellable.pid)?;
+        let mut form = Form::read(options, self.context.major)?;
+        let state = slot.state().map_or(Lsn::INVALID, |state| state.confirmed);
+        // A server never starts earlier than what was confirmed.
+        let start = start.max(state);
+        if form.two_phase {
+            slot.use_two_phase(start)?;
+        }
+        form.two_phase = false;
+        let two_phase_at = slot.state().and_then(|state| state.two_phase_at);
+        let two_phase_at = two_phase_at.filter(|_| form.proto_version >= 3);
+        Ok((slot, FormKey { database: self.database, form, two_phase_at }, start))
+    }
+}
+
+fn status_of(frame: &Frame) -> TransactionStatus {
+    match frame.body.first() {
+        Some(b'T') => TransactionStatus::Open,
+        Some(b'E') => TransactionStatus::Failed,
+        _ => TransactionStatus::Idle,
+    }
+}
+
+/// Appends a message as it came.
+fn append(out: &mut Vec<u8>, frame: &Frame) {
+    let length = u32::try_from(frame.body.len() + 4).expect("a message that came");
+    out.push(frame.tag);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(&frame.body);
+}
+
+fn lost() -> ServerError {
+    ServerError::new("FATAL", code::CONNECTION_FAILURE, "the relay has lost the connection to the publisher")
+}
