@@ -61,6 +61,8 @@ fn run(options: &Options) -> Result<bool> {
         !reads_wal || matches!(options.bench, Bench::Catchup | Bench::PublisherCost),
         "only catchup and publisher-cost can read WAL"
     );
+    // The commit of the program that is there now.
+    let _ = lab::machine::pgsluice_version();
     let say = Say { started: Instant::now() };
     let (bench, stock, measure): (_, _, Measure) = match options.bench {
         Bench::Copy => ("copy", &report::NATIVE, copy::run),

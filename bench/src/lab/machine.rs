@@ -2,13 +2,19 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use bench_report::provenance::{commit, output};
 use testkit::{pgsluice_path, workspace_dir};
 
 /// The program's own word, the commit it was built from if git knows, and how it was built if that
-/// was not for a release.
+/// was not for a release. Found out once, because the work tree may move on during a long run.
 pub(crate) fn pgsluice_version() -> String {
+    static VERSION: LazyLock<String> = LazyLock::new(look);
+    VERSION.clone()
+}
+
+fn look() -> String {
     let path = pgsluice_path().ok();
     let version = path.as_ref().and_then(|path| output(Command::new(path).arg("--version")));
     let of = commit(workspace_dir()).into_iter().chain(path.as_deref().and_then(profile));

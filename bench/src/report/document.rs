@@ -16,6 +16,8 @@ use crate::lab::measure::{Run, median};
 /// The table leaves out kinds of process with less than this share of their server's CPU time; the
 /// JSON has them all.
 const SHOWN_SHARE_MIN: f64 = 0.03;
+/// A command with longer arguments stands in a block of its own.
+const INLINE_MAX: usize = 70;
 
 impl Report {
     /// The result as aligned Markdown tables.
@@ -122,11 +124,16 @@ impl Report {
         writeln!(text, "## {}\n\n{}", case.name, described(&case.what))?;
         let other = usual.is_some_and(|usual| usual != case.machine);
         let place = if other { format!(" on {}", case.machine) } else { String::new() };
-        writeln!(
+        write!(
             text,
-            "Measured on {}{place} with {} on PostgreSQL {} by `cargo x bench {}`.\n",
-            case.date, case.pgsluice, case.version, case.arguments
+            "Measured on {}{place} with {} on PostgreSQL {} by",
+            case.date, case.pgsluice, case.version
         )?;
+        if case.arguments.len() > INLINE_MAX {
+            writeln!(text, ":\n\n```sh\ncargo x bench {}\n```\n", case.arguments)?;
+        } else {
+            writeln!(text, " `cargo x bench {}`.\n", case.arguments)?;
+        }
         if let Some(written) = &case.publisher {
             writeln!(
                 text,

@@ -50,6 +50,10 @@ impl SlotOptions {
                 "snapshot" => once(&mut snapshot, snapshot_wish(option)?)?,
                 "two_phase" => once(&mut two_phase, boolean(option)?)?,
                 "failover" if major >= FAILOVER_SINCE => once(&mut failover, boolean(option)?)?,
+                // The grammar of 14 does not have it for logical slots.
+                "reserve_wal" if major < PARENTHESES_SINCE => {
+                    return Err(Told::new(code::SYNTAX_ERROR, "syntax error"));
+                }
                 "reserve_wal" => return Err(Told::redundant()),
                 other => {
                     return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}")));

@@ -1,13 +1,12 @@
 //! From the messages of one form into its track, and what its senders share.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use base::{Lsn, PgTimestamp, with_causes};
 use output::{Decoder, Output};
 use tokio_util::sync::CancellationToken;
 use track::{Entrance, Limits, Pushed, Track};
-
-use crate::walsender::FormPosition;
 
 /// Writes one form's track.
 pub(crate) struct Feed {
@@ -26,6 +25,23 @@ pub struct FormHandle {
     pub position: FormPosition,
     /// Whether and why the form has ended.
     pub end: FormEnd,
+}
+
+/// How far a form's output is complete and visible in its track.
+#[derive(Debug, Clone, Default)]
+pub struct FormPosition(Arc<AtomicU64>);
+
+impl FormPosition {
+    /// Says that everything that ends before `lsn` is in the track, and was flushed.
+    pub fn came_to(&self, lsn: Lsn) {
+        self.0.fetch_max(lsn.as_u64(), Ordering::Release);
+    }
+
+    /// See [`FormPosition::came_to`].
+    #[must_use]
+    pub fn get(&self) -> Lsn {
+        Lsn::new(self.0.load(Ordering::Acquire))
+    }
 }
 
 /// The end of a form: nothing more comes into its track.

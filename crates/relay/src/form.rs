@@ -85,7 +85,7 @@ impl Given {
         let mut given = Given::default();
         for option in options {
             match option.name.as_str() {
-                "proto_version" => once(&mut given.proto_version, || version(option))?,
+                "proto_version" => once(&mut given.proto_version, || version(option, major))?,
                 "publication_names" => once(&mut given.publications, || names(option))?,
                 "binary" => once(&mut given.binary, || boolean(option))?,
                 "messages" => once(&mut given.messages, || boolean(option))?,
@@ -131,13 +131,14 @@ impl Given {
             ));
         }
         let publications = self.publications.unwrap_or_default();
-        if publications.is_empty() {
+        // An empty list is accepted by newer servers, and no table is in it.
+        if major < 16 && publications.is_empty() {
             return Err(missing("publication_names"));
         }
         let needs = |what: &str, least: u32| {
-            not_supported(format!(
-                "requested proto_version={version} does not support {what}, need {least} or higher"
-            ))
+            let message =
+                format!("requested proto_version={version} does not support {what}, need {least} or higher");
+            Err(Told::new(code::INVALID_PARAMETER_VALUE, message))
         };
         let streaming = self.streaming.unwrap_or(Streams::Off);
         match streaming {
@@ -147,10 +148,7 @@ impl Given {
         }
         let two_phase = self.two_phase.unwrap_or(false);
         if two_phase && version < 3 {
-            return needs("two-phase commit", 3).map_err(|mut told: Told| {
-                told.0.code = code::INVALID_PARAMETER_VALUE.to_owned();
-                told
-            });
+            return needs("two-phase commit", 3);
         }
         Ok(Form {
             proto_version: version,
@@ -179,8 +177,9 @@ fn text(option: &CommandOption) -> Result<&str, Told> {
     option.value.as_deref().ok_or_else(none)
 }
 
-/// A number as `strtoul` reads it: nothing is zero, and what is below zero is very large.
-fn version(option: &CommandOption) -> Result<u32, Told> {
+/// A number as `strtoul` reads it: nothing is zero, and what is below zero is very large. Major 14
+/// reads it as `scanint8` does, with spaces around it.
+fn version(option: &CommandOption, major: u32) -> Result<u32, Told> {
     let text = text(option)?;
     let refused = |message: String| Told::new(code::INVALID_PARAMETER_VALUE, message);
     let unsigned = text.trim_start();
@@ -189,7 +188,8 @@ fn version(option: &CommandOption) -> Result<u32, Told> {
         None => (false, unsigned.strip_prefix('+').unwrap_or(unsigned)),
     };
     let number = match digits.parse::<u64>() {
-        _ if text.is_empty() => Some(0),
+        _ if text.is_empty() && major >= 15 => Some(0),
+        _ if major < 15 => digits.trim_end().parse::<i64>().ok().map(i64::unsigned_abs),
         // A second sign is none.
         Ok(number) if !digits.starts_with('+') => Some(number),
         _ => None,

@@ -81,7 +81,8 @@ fn told(error: &client::Error) -> ServerError {
     }
 }
 
-async fn refuse(mut link: listener::Link, error: ServerError) -> Passed {
+/// Tells a client why it is not served.
+pub(crate) async fn refuse(mut link: listener::Link, error: ServerError) -> Passed {
     backend::error_response(&mut link.outbox, &error);
     link.close().await;
     Passed::Refused(Box::new(error))

@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::{Lsn, Oid, PgVersion, with_causes};
 use client::{ConnInfo, Replication, Wire};
 use listener::{Arrival, Door, Limits, Rules, Socket, Tls};
+use proto::frame::ServerError;
 use proto::startup::Purpose;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -249,8 +250,10 @@ async fn serve(door: &Door, context: &Arc<Context>, stream: tokio::net::TcpStrea
     match door.open(Socket::Tcp(stream, from.ip())).await {
         Ok(Arrival::Client(client)) => match client.startup.purpose {
             Purpose::Logical => serve_replication(*client, context).await,
-            Purpose::Sql | Purpose::Physical => {
-                passthrough::serve(*client, &context.publisher, &context.cancels).await;
+            Purpose::Sql => drop(passthrough::serve(*client, &context.publisher, &context.cancels).await),
+            Purpose::Physical => {
+                let message = "the relay serves logical replication only";
+                drop(passthrough::refuse(client.link, ServerError::new("FATAL", "0A000", message)).await);
             }
         },
         Ok(Arrival::Cancel { pid, key }) => {

@@ -61,7 +61,7 @@ pub struct Context {
     pub databases: Databases,
     /// What can be cancelled.
     pub cancels: Cancels,
-    /// What has come of WAL.
+    /// How much WAL is here.
     pub received: Arc<Received>,
     /// `wal_sender_timeout`
     pub wal_sender_timeout: Duration,
@@ -69,17 +69,25 @@ pub struct Context {
     pub stop: CancellationToken,
 }
 
-/// Why a session ends.
-enum End {
+/// Why a command is not carried out.
+enum Halt {
+    /// The client is told this, and may go on.
+    Told(Told),
+    /// The client is told this, and the session ends.
+    Fatal(ServerError),
     /// The client has gone, or said goodbye.
     Gone,
-    /// It was told this, and cannot go on.
-    Fatal(ServerError),
 }
 
-impl From<listener::LinkError> for End {
-    fn from(_: listener::LinkError) -> End {
-        End::Gone
+impl From<Told> for Halt {
+    fn from(told: Told) -> Halt {
+        Halt::Told(told)
+    }
+}
+
+impl From<listener::LinkError> for Halt {
+    fn from(_: listener::LinkError) -> Halt {
+        Halt::Gone
     }
 }
 
@@ -125,7 +133,7 @@ pub async fn serve_replication(client: Client, context: &Context) {
         slots_made: 0,
     };
     session.welcome();
-    if let End::Fatal(error) = session.run().await {
+    if let Halt::Fatal(error) = session.run().await {
         backend::error_response(&mut session.link.outbox, &error);
         let _ = session.link.flush().await;
     }
@@ -198,7 +206,7 @@ impl Session<'_> {
         backend::ready_for_query(out, TransactionStatus::Idle);
     }
 
-    async fn run(&mut self) -> End {
+    async fn run(&mut self) -> Halt {
         loop {
             if let Err(end) = self.step().await {
                 return end;
@@ -206,57 +214,58 @@ impl Session<'_> {
         }
     }
 
-    async fn step(&mut self) -> Result<(), End> {
+    async fn step(&mut self) -> Result<(), Halt> {
         self.link.flush().await?;
         let frame = tokio::select! {
             frame = self.link.frame(QUERY_SIZE_MAX) => frame?,
             () = self.context.stop.cancelled() => {
                 let message = "terminating connection due to administrator command";
-                return Err(End::Fatal(ServerError::new("FATAL", "57P01", message)));
+                return Err(Halt::Fatal(ServerError::new("FATAL", "57P01", message)));
             }
         };
         match frame.tag {
             b'Q' => {}
-            b'X' => return Err(End::Gone),
+            b'X' => return Err(Halt::Gone),
             // Of a stream that has ended meanwhile.
             b'd' | b'c' | b'f' => return Ok(()),
             b'P' | b'B' | b'D' | b'E' | b'C' | b'S' | b'H' | b'F' => {
                 let message = "extended query protocol not supported in a replication connection";
-                return self.answer(Err(Told::new(code::PROTOCOL_VIOLATION, message)));
+                return self.answer(Err(Told::new(code::PROTOCOL_VIOLATION, message).into()));
             }
             tag => {
                 let message = format!("invalid frontend message type {tag}");
-                return Err(End::Fatal(ServerError::new("FATAL", code::PROTOCOL_VIOLATION, &message)));
+                return Err(Halt::Fatal(ServerError::new("FATAL", code::PROTOCOL_VIOLATION, &message)));
             }
         }
         let query = frame.body.strip_suffix(&[0]).and_then(|query| std::str::from_utf8(query).ok());
         let Some(query) = query else {
             let message = "invalid byte sequence for encoding \"UTF8\"";
-            return self.answer(Err(Told::new("22021", message)));
+            return self.answer(Err(Told::new("22021", message).into()));
         };
         match command::parse(query) {
             Ok(Some(command)) => self.command(command, query).await,
             Ok(None) => self.sql(query).await,
-            Err(error) => self.answer(Err(Told::new(code::SYNTAX_ERROR, error.to_string()))),
+            Err(error) => self.answer(Err(Told::new(code::SYNTAX_ERROR, error.to_string()).into())),
         }
     }
 
-    /// Ends a command: with its error, or with what was written before.
-    fn answer(&mut self, done: Result<&str, Told>) -> Result<(), End> {
+    /// Ends a command: with its error, or behind what was written before.
+    fn answer(&mut self, done: Result<&str, Halt>) -> Result<(), Halt> {
         match done {
             Ok(tag) => backend::command_complete(&mut self.link.outbox, tag),
-            Err(told) => {
+            Err(Halt::Told(told)) => {
                 backend::error_response(&mut self.link.outbox, &told.0);
                 if self.status == TransactionStatus::Open {
                     self.status = TransactionStatus::Failed;
                 }
             }
+            Err(halt) => return Err(halt),
         }
         backend::ready_for_query(&mut self.link.outbox, self.status);
         Ok(())
     }
 
-    async fn command(&mut self, command: Command, query: &str) -> Result<(), End> {
+    async fn command(&mut self, command: Command, query: &str) -> Result<(), Halt> {
         match command {
             Command::IdentifySystem => {
                 self.identify();
@@ -265,24 +274,24 @@ impl Session<'_> {
             Command::Show(_) => self.sql(query).await,
             Command::ReadSlot(name) => {
                 let done = self.read_slot(&name);
-                self.answer(done.map(|()| "READ_REPLICATION_SLOT"))
+                self.answer(done.map(|()| "READ_REPLICATION_SLOT").map_err(Halt::Told))
             }
             Command::CreateSlot(create) => {
-                let done = self.create_slot(&create).await?;
+                let done = self.create_slot(&create).await;
                 self.answer(done.map(|()| "CREATE_REPLICATION_SLOT"))
             }
             Command::DropSlot { slot, wait } => {
                 let done = self.drop_slot(&slot, wait).await;
-                self.answer(done.map(|()| "DROP_REPLICATION_SLOT"))
+                self.answer(done.map(|()| "DROP_REPLICATION_SLOT").map_err(Halt::Told))
             }
             Command::AlterSlot { slot, options } => {
                 let done = self.alter_slot(&slot, &options);
-                self.answer(done.map(|()| "ALTER_REPLICATION_SLOT"))
+                self.answer(done.map(|()| "ALTER_REPLICATION_SLOT").map_err(Halt::Told))
             }
             Command::StartLogical { slot, start, options } => self.start(&slot, start, &options).await,
             Command::StartPhysical { .. } | Command::TimelineHistory(_) | Command::Backup => {
                 let message = "the relay serves logical replication only";
-                self.answer(Err(Told::new(code::FEATURE_NOT_SUPPORTED, message)))
+                self.answer(Err(Told::new(code::FEATURE_NOT_SUPPORTED, message).into()))
             }
         }
     }
@@ -352,7 +361,7 @@ impl Session<'_> {
         })
     }
 
-    /// The session upstream, which is begun if there is none.
+    /// The session upstream. If there is none, it begins.
     async fn upstream(&mut self) -> Result<&mut Link, ServerError> {
         if self.upstream.is_none() {
             let Startup { user, database, options, settings, .. } = &self.startup;
@@ -381,15 +390,15 @@ impl Session<'_> {
     }
 
     /// Passes a statement on, and everything that is answered.
-    async fn sql(&mut self, query: &str) -> Result<(), End> {
+    async fn sql(&mut self, query: &str) -> Result<(), Halt> {
         if query == SEARCH_PATH && self.upstream.is_none() {
             self.has_empty_path = true;
             self.row(&[("set_config", TEXT)], &[Some("")]);
             return self.answer(Ok("SELECT 1"));
         }
-        self.ask(query).await.map_err(End::Fatal)?;
+        self.ask(query).await.map_err(Halt::Fatal)?;
         loop {
-            let frame = self.hear().await.map_err(End::Fatal)?;
+            let frame = self.hear().await.map_err(Halt::Fatal)?;
             let is_end = frame.tag == b'Z';
             if is_end {
                 self.status = status_of(&frame);
@@ -415,45 +424,68 @@ impl Session<'_> {
         link.frame(frame::LENGTH_MAX).await.map_err(|_| lost())
     }
 
-    /// Runs a command upstream. Returns its first row, or the publisher's error.
-    async fn row_of(&mut self, query: &str) -> Result<Result<Vec<Option<String>>, Told>, End> {
-        self.ask(query).await.map_err(End::Fatal)?;
+    /// Runs a command upstream, and returns its first row.
+    async fn row_of(&mut self, query: &str) -> Result<Vec<Option<String>>, Halt> {
+        self.ask(query).await.map_err(Halt::Fatal)?;
         let (mut row, mut told) = (Vec::new(), None);
         loop {
-            let frame = self.hear().await.map_err(End::Fatal)?;
+            let frame = self.hear().await.map_err(Halt::Fatal)?;
             match frame.tag {
-                b'D' => row = client::text_row(&frame.body).map_err(|_| End::Fatal(lost()))?,
+                b'D' => row = client::text_row(&frame.body).map_err(|_| Halt::Fatal(lost()))?,
                 frame::ERROR_RESPONSE => {
-                    let error = ServerError::parse(&frame.body).map_err(|_| End::Fatal(lost()))?;
+                    let error = ServerError::parse(&frame.body).map_err(|_| Halt::Fatal(lost()))?;
                     told = Some(Told(Box::new(error)));
                 }
                 b'Z' => {
                     self.status = status_of(&frame);
-                    return Ok(told.map_or(Ok(row), Err));
+                    return told.map_or(Ok(row), |told| Err(told.into()));
                 }
                 _ => {}
             }
         }
     }
 
-    async fn create_slot(&mut self, create: &CreateSlot) -> Result<Result<(), Told>, End> {
-        match self.created(create).await? {
-            Ok(()) => Ok(Ok(())),
-            Err(told) => Ok(Err(told)),
+    async fn create_slot(&mut self, create: &CreateSlot) -> Result<(), Halt> {
+        let options = self.slot_options(create)?;
+        self.context.databases.prepare(self.database, &self.startup.database).await?;
+        let (point, snapshot) = self.consistent_point(options.snapshot).await?;
+        self.has_wal(point).await?;
+        let restart = self.context.databases.restart_of(self.database, point);
+        let none = || Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept for {point}"));
+        let state = SlotState {
+            name: create.slot.clone(),
+            database: self.database.0,
+            database_name: self.startup.database.clone(),
+            confirmed: point,
+            restart: restart.ok_or_else(none)?,
+            two_phase_at: options.two_phase.then_some(point),
+            failover: options.failover,
+            invalidated: None,
+        };
+        let slot = self.context.slots.create(state, create.temporary, self.cancellable.pid)?;
+        if create.temporary {
+            self.temporary.push(slot);
         }
+        let point = point.to_string();
+        self.row(
+            &[
+                ("slot_name", TEXT),
+                ("consistent_point", TEXT),
+                ("snapshot_name", TEXT),
+                ("output_plugin", TEXT),
+            ],
+            &[Some(&create.slot), Some(&point), snapshot.as_deref(), Some("pgoutput")],
+        );
+        Ok(())
     }
 
-    async fn created(&mut self, create: &CreateSlot) -> Result<Result<(), Told>, End> {
-        let options = match self.slot_options(create) {
-            Ok(options) => options,
-            Err(told) => return Ok(Err(told)),
-        };
-        if let Err(told) = self.context.databases.prepare(self.database, &self.startup.database).await {
-            return Ok(Err(told));
-        }
+    /// A point of the publisher and its snapshot, from a slot that is dropped at once.
+    async fn consistent_point(&mut self, wish: SnapshotWish) -> Result<(Lsn, Option<String>), Halt> {
         self.slots_made += 1;
-        let name = format!("pgsluice_relay_{}_{}", self.cancellable.pid, self.slots_made);
-        let wish = match (options.snapshot, self.context.major) {
+        // Another relay of the same publisher has other keys.
+        let unique = self.cancellable.key.iter().take(4).map(|byte| format!("{byte:02x}"));
+        let name = format!("pgsluice_relay_{}_{}", unique.collect::<String>(), self.slots_made);
+        let words = match (wish, self.context.major) {
             (SnapshotWish::Use, 15..) => "(SNAPSHOT 'use')",
             (SnapshotWish::Use, _) => "USE_SNAPSHOT",
             (SnapshotWish::Export, 15..) => "(SNAPSHOT 'export')",
@@ -461,57 +493,16 @@ impl Session<'_> {
             (SnapshotWish::Nothing, 15..) => "(SNAPSHOT 'nothing')",
             (SnapshotWish::Nothing, _) => "NOEXPORT_SNAPSHOT",
         };
-        let command = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {wish}");
-        let row = match self.row_of(&command).await? {
-            Ok(row) => row,
-            Err(told) => return Ok(Err(told)),
-        };
+        let command = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {words}");
+        let row = self.row_of(&command).await?;
         let text = |at: usize| row.get(at).cloned().flatten();
-        let Some(point) = text(1).and_then(|point| point.parse::<Lsn>().ok()) else {
-            return Ok(Err(Told::new(code::INTERNAL_ERROR, "the publisher named no consistent point")));
-        };
+        let point = text(1).and_then(|point| point.parse().ok());
+        let none = || Told::new(code::INTERNAL_ERROR, "the publisher named no consistent point");
         // An exported snapshot ends with the next command of its session.
-        if options.snapshot != SnapshotWish::Export {
-            let drop = format!("DROP_REPLICATION_SLOT {name}");
-            if let Err(told) = self.row_of(&drop).await? {
-                return Ok(Err(told));
-            }
+        if wish != SnapshotWish::Export {
+            self.row_of(&format!("DROP_REPLICATION_SLOT {name}")).await?;
         }
-        if let Err(told) = self.has_wal(point).await {
-            return Ok(Err(told));
-        }
-        let Some(restart) = self.context.databases.restart_of(self.database, point) else {
-            return Ok(Err(Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept for {point}"))));
-        };
-        let state = SlotState {
-            name: create.slot.clone(),
-            database: self.database.0,
-            database_name: self.startup.database.clone(),
-            confirmed: point,
-            restart,
-            two_phase_at: options.two_phase.then_some(point),
-            failover: options.failover,
-            invalidated: None,
-        };
-        match self.context.slots.create(state, create.temporary, self.cancellable.pid) {
-            Err(told) => Ok(Err(told)),
-            Ok(slot) => {
-                if create.temporary {
-                    self.temporary.push(slot);
-                }
-                let (point, snapshot) = (point.to_string(), text(2));
-                self.row(
-                    &[
-                        ("slot_name", TEXT),
-                        ("consistent_point", TEXT),
-                        ("snapshot_name", TEXT),
-                        ("output_plugin", TEXT),
-                    ],
-                    &[Some(&create.slot), Some(&point), snapshot.as_deref(), Some("pgoutput")],
-                );
-                Ok(Ok(()))
-            }
-        }
+        Ok((point.ok_or_else(none)?, text(2)))
     }
 
     /// The options of a new slot, if the relay can make it.
@@ -557,57 +548,50 @@ impl Session<'_> {
         })
     }
 
-    async fn start(&mut self, slot: &str, start: Lsn, options: &[command::CommandOption]) -> Result<(), End> {
+    async fn start(
+        &mut self,
+        slot: &str,
+        start: Lsn,
+        options: &[command::CommandOption],
+    ) -> Result<(), Halt> {
         let prepared = self.prepared(slot, start, options);
         let (slot, key, start) = match prepared {
             Ok(prepared) => prepared,
-            Err(told) => return self.answer(Err(told)),
+            Err(told) => return self.answer(Err(told.into())),
         };
-        let Some(state) = slot.state() else { return Err(End::Gone) };
+        let Some(state) = slot.state() else { return Err(Halt::Gone) };
         let (cursor, form) = match self.context.databases.enter(&key, start, state.restart) {
             Ok(entered) => entered,
-            Err(told) => return self.answer(Err(told)),
+            Err(told) => return self.answer(Err(told.into())),
         };
         self.link.flush().await?;
         let (nowhere, _) = tokio::io::duplex(1);
         let link = std::mem::replace(&mut self.link, Link::over(nowhere));
-        let (sender, ended) = {
-            let context = self.context;
-            let database = self.database;
-            let restart = state.restart;
-            // Anchors are looked at when the subscriber confirms, which is rare.
-            let restart_of =
-                |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
-            let sender = Walsender::new(
-                link,
-                (cursor, slot, start),
-                (form.position.clone(), &restart_of),
-                self.context.wal_sender_timeout,
-                Arc::<Sent>::default(),
-            );
-            tokio::select! {
-                done = sender.run(&self.context.stop) => (Some(done), None),
-                why = form.end.ended() => (None, Some(why)),
-            }
-        };
-        if let Some(why) = ended {
-            tracing::warn!(slot = %self.startup.user, "a stream has ended: {why}");
-            return Err(End::Gone);
-        }
-        let Some((ended, link)) = sender else { return Err(End::Gone) };
+        let (context, database, restart) = (self.context, self.database, state.restart);
+        // Anchors are looked at when the subscriber confirms, which is rare.
+        let restart_of =
+            |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
+        let sender = Walsender::new(
+            link,
+            (cursor, slot, start),
+            (form, &restart_of),
+            self.context.wal_sender_timeout,
+            Arc::<Sent>::default(),
+        );
+        let (ended, link) = sender.run(&self.context.stop).await;
         self.link = link;
         match ended {
             Ended::Done => {
                 backend::ready_for_query(&mut self.link.outbox, self.status);
                 Ok(())
             }
-            Ended::Refused(told) => Err(End::Fatal(ServerError { severity: "FATAL".to_owned(), ..*told.0 })),
+            Ended::Refused(told) => Err(Halt::Fatal(ServerError { severity: "FATAL".to_owned(), ..*told.0 })),
             Ended::Stopped => {
                 let message = "terminating connection due to administrator command";
-                Err(End::Fatal(ServerError::new("FATAL", "57P01", message)))
+                Err(Halt::Fatal(ServerError::new("FATAL", "57P01", message)))
             }
             // The subscriber comes back, and enters where it can.
-            Ended::Gone(_) | Ended::Silent | Ended::Evicted => Err(End::Gone),
+            Ended::Gone(_) | Ended::Silent | Ended::Evicted => Err(Halt::Gone),
         }
     }
 

@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use track::{Cursor, Next};
 
+use crate::feed::FormHandle;
 use crate::slots::ActiveSlot;
 use crate::told::{Told, code};
 
@@ -35,23 +36,6 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// The same at the beginning, when a table that is copied may wait for it.
 const PROGRESS_EARLY: Duration = Duration::from_millis(100);
 const EARLY: Duration = Duration::from_secs(60);
-
-/// How far a form's output is complete and visible in its track.
-#[derive(Debug, Clone, Default)]
-pub struct FormPosition(Arc<AtomicU64>);
-
-impl FormPosition {
-    /// Says that everything that ends before `lsn` is in the track, and was flushed.
-    pub fn came_to(&self, lsn: Lsn) {
-        self.0.fetch_max(lsn.as_u64(), Ordering::Release);
-    }
-
-    /// See [`FormPosition::came_to`].
-    #[must_use]
-    pub fn get(&self) -> Lsn {
-        Lsn::new(self.0.load(Ordering::Acquire))
-    }
-}
 
 /// Where decoding would begin again, if everything before a position was confirmed.
 pub type RestartOf<'a> = &'a (dyn Fn(Lsn) -> Lsn + Send + Sync);
@@ -135,7 +119,7 @@ pub struct Walsender<'a> {
     writer: LinkWriter,
     cursor: Cursor,
     slot: ActiveSlot,
-    position: FormPosition,
+    form: FormHandle,
     restart_of: RestartOf<'a>,
     /// `wal_sender_timeout`; zero: never.
     timeout: Duration,
@@ -156,7 +140,7 @@ impl<'a> Walsender<'a> {
     pub fn new(
         mut link: Link,
         (cursor, slot, start): (Cursor, ActiveSlot, Lsn),
-        (position, restart_of): (FormPosition, RestartOf<'a>),
+        (form, restart_of): (FormHandle, RestartOf<'a>),
         timeout: Duration,
         figures: Arc<Sent>,
     ) -> Walsender<'a> {
@@ -168,7 +152,7 @@ impl<'a> Walsender<'a> {
             writer,
             cursor,
             slot,
-            position,
+            form,
             restart_of,
             timeout,
             figures,
@@ -209,6 +193,10 @@ impl<'a> Walsender<'a> {
             frame = self.reader.frame(REPLY_SIZE_MAX) => self.heard(frame.map_err(Ended::Gone)?)?,
             flushed = self.writer.flush(), if has_more => flushed.map_err(Ended::Gone)?,
             () = self.cursor.more(), if is_dry => self.is_dry = false,
+            // What came before the end is sent first.
+            why = self.form.end.ended(), if is_dry => {
+                return Err(Ended::Refused(Told::new(code::INTERNAL_ERROR, why)));
+            }
             () = tokio::time::sleep_until(due) => {}
             () = stop.cancelled() => return Err(Ended::Stopped),
         }
@@ -218,7 +206,7 @@ impl<'a> Walsender<'a> {
     /// Takes what comes next from the track.
     fn fetch(&mut self) -> Result<(), Ended> {
         // Before the cursor is looked at: what is decoded later is not sent yet.
-        let position = self.position.get();
+        let position = self.form.position.get();
         let next = self
             .cursor
             .next()
@@ -304,7 +292,7 @@ impl<'a> Walsender<'a> {
             self.figures.heard(&status);
             if status.flushed.is_valid() {
                 // Nobody can have flushed what was not sent.
-                let confirmed = status.flushed.min(self.sent.max(self.position.get()));
+                let confirmed = status.flushed.min(self.sent.max(self.form.position.get()));
                 self.slot.advance(confirmed, (self.restart_of)(confirmed));
             }
             if status.reply_requested {

@@ -190,6 +190,6 @@ fn l2_no_anchor_goes_that_a_slot_names() {
     assert_eq!(anchors.restart_of(Lsn::new(1000)), Some(at));
     anchors.remove_before(Lsn::new(u64::MAX)).unwrap();
     assert_eq!(anchors.least(), Some(at), "the last one stays");
-    let error = anchors.load(Lsn::new(1)).err().unwrap().to_string();
+    let error = base::with_causes(&anchors.load(Lsn::new(1)).err().unwrap());
     assert!(error.contains("no catalogs are kept of 0/1"), "{error}");
 }

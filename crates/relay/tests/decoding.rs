@@ -207,6 +207,7 @@ fn l4_one_pass_serves_every_form() {
     let decoding = Decoding::start(stage.readers.clone());
     let until = CancellationToken::new();
     let forms: Vec<FormHandle> = std::thread::scope(|scope| {
+        let _ends = until.clone().drop_guard();
         let working = scope.spawn(|| work(&stage.cluster, &until));
         // Each comes later than the one before, and has to catch up.
         let forms = WAYS.iter().map(|way| {
@@ -259,7 +260,11 @@ fn l4_one_pass_serves_every_form() {
         );
     }
     // Anchors were made on the way, and the pass read WAL once for all.
-    assert!(stage.anchors.lock().unwrap().restart_of(end) > stage.anchors.lock().unwrap().least());
+    let (newest, oldest) = {
+        let anchors = stage.anchors.lock().unwrap();
+        (anchors.restart_of(end), anchors.least())
+    };
+    assert!(newest > oldest, "{newest:?} {oldest:?}");
     let joined = Instant::now();
     while decoding.figures().joined.load(Ordering::Relaxed) < 4 {
         assert!(joined.elapsed() < PATIENCE, "{:?}", decoding.figures());

@@ -71,9 +71,12 @@ fn publisher(major: Major) -> Cluster {
         .sql(
             "postgres",
             "SET password_encryption = 'scram-sha-256';
-             CREATE ROLE reader LOGIN PASSWORD 'geheim'; CREATE ROLE stranger LOGIN PASSWORD 'geheim';
-             CREATE DATABASE d; REVOKE CONNECT ON DATABASE d FROM PUBLIC; GRANT CONNECT ON DATABASE d TO reader",
+             CREATE ROLE reader LOGIN PASSWORD 'geheim'; CREATE ROLE stranger LOGIN PASSWORD 'geheim'",
         )
+        .unwrap();
+    cluster.sql("postgres", "CREATE DATABASE d").unwrap();
+    cluster
+        .sql("postgres", "REVOKE CONNECT ON DATABASE d FROM PUBLIC; GRANT CONNECT ON DATABASE d TO reader")
         .unwrap();
     cluster
         .sql(

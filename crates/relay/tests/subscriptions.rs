@@ -101,7 +101,8 @@ fn work(publisher: &Cluster) {
         let sql = format!(
             "INSERT INTO t (v) SELECT 'round {round} ' || n FROM generate_series(1, 50) n;
              UPDATE t SET v = v || '!' WHERE id % 13 = {round} % 13; DELETE FROM t WHERE id % 101 = {round};
-             INSERT INTO wide SELECT {round} * 100 + n, repeat('w', 3000), n / 7.0 FROM generate_series(1, 20) n"
+             INSERT INTO wide SELECT {round} * 100 + n, repeat('w', 3000), n / 7.0 FROM generate_series(1, 20) n
+             ON CONFLICT (id) DO UPDATE SET n = wide.n + 1"
         );
         publisher.sql(DB, &sql).unwrap();
     }

@@ -14,7 +14,7 @@ use proto::frame::{self, Frame, copy_data_header};
 use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode;
 use proto::replication::{StandbyStatus, WalsenderMessage};
-use relay::{Ended, FormPosition, Sent, SlotState, Slots, Walsender};
+use relay::{Ended, FormEnd, FormHandle, FormPosition, Sent, SlotState, Slots, Walsender};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -78,13 +78,17 @@ impl Stage {
         let (accepted, _) = listener.accept().unwrap();
         accepted.set_nonblocking(true).unwrap();
         let cursor = self.track.enter(START).unwrap();
-        let (position, figures) = (self.position.clone(), Arc::clone(&self.figures));
+        let form = FormHandle {
+            entrance: self.track.entrance(),
+            position: self.position.clone(),
+            end: FormEnd::default(),
+        };
+        let figures = Arc::clone(&self.figures);
         let running = self.runtime.spawn(async move {
             let link = Link::over(tokio::net::TcpStream::from_std(accepted).unwrap());
             // A tenth is behind what was confirmed.
             let restart_of = |confirmed: Lsn| Lsn::new(confirmed.as_u64() - 100);
-            let sender =
-                Walsender::new(link, (cursor, slot, START), (position, &restart_of), timeout, figures);
+            let sender = Walsender::new(link, (cursor, slot, START), (form, &restart_of), timeout, figures);
             sender.run(&CancellationToken::new()).await
         });
         let mut subscriber = Subscriber { stream, inbox: BytesMut::new() };
