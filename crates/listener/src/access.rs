@@ -12,13 +12,12 @@
 //! ```
 //! Source: "The pg_hba.conf File" and "User Name Maps" of PostgreSQL's documentation; `hba.c`.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use proto::startup::Purpose;
 
-use crate::lines::{Field, Line, fields};
+use crate::lines::{Field, Line, TableError, fields};
 
 /// How clients show who they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,27 +112,6 @@ enum User {
     All,
     Named(String),
 }
-
-/// Why a table cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableError {
-    line: usize,
-    why: String,
-}
-
-impl TableError {
-    pub(crate) fn new(line: usize, why: impl Into<String>) -> TableError {
-        TableError { line, why: why.into() }
-    }
-}
-
-impl fmt::Display for TableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.why)
-    }
-}
-
-impl std::error::Error for TableError {}
 
 /// The addresses of this machine, with their networks.
 #[derive(Debug, Clone, Default)]

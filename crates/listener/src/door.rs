@@ -101,7 +101,7 @@ pub struct Refused {
 enum Why {
     Link(LinkError),
     Packet(Refusal),
-    Told(ServerError),
+    Told(Box<ServerError>),
     Scram(scram::Error),
     Tls(std::io::Error),
     NoTls,
@@ -183,8 +183,9 @@ impl Door {
         let mut visit = Visit { door: self, address, seat };
         match tokio::time::timeout(self.limits.time_to_authenticate, visit.receive(socket)).await {
             Ok(Ok(Received::Cancel { pid, key })) => Ok(Arrival::Cancel { pid, key }),
-            Ok(Ok(Received::Client { startup, place, keys, link })) => {
+            Ok(Ok(Received::Client(known))) => {
                 let Visit { seat, .. } = visit;
+                let Known { startup, place, keys, link } = *known;
                 Ok(Arrival::Client(Box::new(Client { startup, place, keys, link, seat })))
             }
             Ok(Err(why)) => Err(Refused { who: who(), why }),
@@ -201,8 +202,16 @@ fn transport(socket: Socket) -> Box<dyn Transport> {
 }
 
 enum Received {
-    Client { startup: Startup, place: Place, keys: Option<ClientKeys>, link: Link },
+    Client(Box<Known>),
     Cancel { pid: u32, key: Bytes },
+}
+
+/// Who a client is.
+struct Known {
+    startup: Startup,
+    place: Place,
+    keys: Option<ClientKeys>,
+    link: Link,
 }
 
 /// One connection on its way in.
@@ -265,9 +274,9 @@ impl Visit<'_> {
                 // The same question a second time.
                 Ok(FirstPacket::Ssl | FirstPacket::Gss) => {
                     let message = "unsupported frontend protocol 1234.5679: server supports 3.0 to 3.2";
-                    return refuse(link, ServerError::new("FATAL", "0A000", message)).await;
+                    return refuse(link, fatal("0A000", message)).await;
                 }
-                Err(Refusal::Told(error)) => return refuse(link, *error).await,
+                Err(Refusal::Told(error)) => return refuse(link, error).await,
                 Err(refusal) => return Err(Why::Packet(refusal)),
             }
         }
@@ -312,11 +321,11 @@ impl Visit<'_> {
                 }
             },
         };
-        Ok(Received::Client { startup, place, keys, link })
+        Ok(Received::Client(Box::new(Known { startup, place, keys, link })))
     }
 
     /// How the client has to show who it is.
-    fn method(&self, rules: &Rules, place: Place, startup: &Startup) -> Result<Method, ServerError> {
+    fn method(&self, rules: &Rules, place: Place, startup: &Startup) -> Result<Method, Box<ServerError>> {
         let Startup { user, database, purpose, .. } = startup;
         let asking = Asking { place, user, database, purpose: *purpose };
         let found = rules.access.find(&asking, &OwnNetworks::look());
@@ -325,7 +334,7 @@ impl Visit<'_> {
             Some((method, _)) => return Ok(method.clone()),
             None => "no pg_hba.conf entry",
         };
-        Err(ServerError::new("FATAL", "28000", &not_allowed(refusal, place, startup)))
+        Err(fatal("28000", &not_allowed(refusal, place, startup)))
     }
 
     /// The exchange, or why it failed.
@@ -408,7 +417,7 @@ async fn sasl_message(link: &mut Link) -> Result<Bytes, Why> {
     let frame = link.frame(SASL_SIZE_MAX).await.map_err(Why::Link)?;
     if frame.tag != SASL_RESPONSE {
         let message = format!("expected SASL response, got message type {}", frame.tag);
-        let error = ServerError::new("FATAL", "08P01", &message);
+        let error = fatal("08P01", &message);
         backend::error_response(&mut link.outbox, &error);
         let _ = link.flush().await;
         return Err(Why::Told(error));
@@ -434,8 +443,8 @@ fn certificate_fits(
     map: Option<&str>,
     encrypted: Option<&Encrypted>,
     user: &str,
-) -> Result<(), ServerError> {
-    let refused = |message: &str| Err(ServerError::new("FATAL", "28000", message));
+) -> Result<(), Box<ServerError>> {
+    let refused = |message: &str| Err(fatal("28000", message));
     let Some(certificate) = encrypted.and_then(|encrypted| encrypted.certificate.as_deref()) else {
         return refused("connection requires a valid client certificate");
     };
@@ -443,17 +452,19 @@ fn certificate_fits(
     if fits { Ok(()) } else { refused(&format!("certificate authentication failed for user \"{user}\"")) }
 }
 
-fn scram_error(error: &scram::Error, user: &str) -> ServerError {
+fn scram_error(error: &scram::Error, user: &str) -> Box<ServerError> {
     let (code, message) = error.told();
     match error {
         scram::Error::Proof => {
             let message = format!("{message} for user \"{user}\"");
-            ServerError::new("FATAL", code, &message)
+            fatal(code, &message)
         }
         scram::Error::Malformed(detail) => {
-            ServerError { detail: Some((*detail).to_owned()), ..ServerError::new("FATAL", code, message) }
+            let mut error = fatal(code, message);
+            error.detail = Some((*detail).to_owned());
+            error
         }
-        _ => ServerError::new("FATAL", code, message),
+        _ => fatal(code, message),
     }
 }
 
@@ -473,14 +484,14 @@ fn not_allowed(refusal: &str, place: Place, startup: &Startup) -> String {
     format!("{refusal} for host \"{host}\", user \"{user}\", database \"{database}\", {encryption}")
 }
 
-fn too_many(reached: Reached, user: &str) -> ServerError {
+fn too_many(reached: Reached, user: &str) -> Box<ServerError> {
     let mut error = match reached {
         Reached::User => {
-            return ServerError::new("FATAL", "53300", &format!("too many connections for role \"{user}\""));
+            return fatal("53300", &format!("too many connections for role \"{user}\""));
         }
-        Reached::Connections => ServerError::new("FATAL", "53300", "sorry, too many clients already"),
-        Reached::Address => ServerError::new("FATAL", "53300", "too many connections from this address"),
-        Reached::Failures => ServerError::new("FATAL", "28000", "too many failed logins from this address"),
+        Reached::Connections => fatal("53300", "sorry, too many clients already"),
+        Reached::Address => fatal("53300", "too many connections from this address"),
+        Reached::Failures => fatal("28000", "too many failed logins from this address"),
     };
     if reached == Reached::Failures {
         error.hint = Some("Wait a minute before you try again.".to_owned());
@@ -488,9 +499,13 @@ fn too_many(reached: Reached, user: &str) -> ServerError {
     error
 }
 
-async fn refuse<T>(link: Link, error: ServerError) -> Result<T, Why> {
+async fn refuse<T>(link: Link, error: Box<ServerError>) -> Result<T, Why> {
     tell(link, &error).await;
     Err(Why::Told(error))
+}
+
+fn fatal(code: &str, message: &str) -> Box<ServerError> {
+    Box::new(ServerError::new("FATAL", code, message))
 }
 
 async fn tell(mut link: Link, error: &ServerError) {

@@ -23,9 +23,10 @@ mod link;
 mod tls;
 mod users;
 
-pub use access::{AccessTable, Asking, Method, OwnNetworks, Place, TableError};
+pub use access::{AccessTable, Asking, Method, OwnNetworks, Place};
 pub use door::{Arrival, Client, Door, Refused, Rules, Socket};
 pub use limits::{Limits, Reached, Seat};
+pub use lines::TableError;
 pub use link::{Link, LinkError, LinkReader, LinkWriter, Transport};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use users::{CertificateMaps, Users};

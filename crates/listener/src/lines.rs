@@ -2,7 +2,28 @@
 //! between commas. A word in double quotes means itself. A comment begins with `#`. A line goes on
 //! behind a backslash at its end.
 
-use crate::access::TableError;
+use std::fmt;
+
+/// Why a table cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableError {
+    line: usize,
+    why: String,
+}
+
+impl TableError {
+    pub(crate) fn new(line: usize, why: impl Into<String>) -> TableError {
+        TableError { line, why: why.into() }
+    }
+}
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.why)
+    }
+}
+
+impl std::error::Error for TableError {}
 
 /// A line that is not empty.
 #[derive(Debug, Clone, PartialEq, Eq)]

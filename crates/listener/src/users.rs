@@ -12,8 +12,7 @@ use std::fmt::Write as _;
 
 use proto::scram::Verifier;
 
-use crate::access::TableError;
-use crate::lines::{Line, fields};
+use crate::lines::{Line, TableError, fields};
 
 /// Users by name, with their verifiers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

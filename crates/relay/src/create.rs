@@ -11,6 +11,7 @@ use crate::told::{Told, code};
 const NAME_SIZE: usize = 64;
 /// The major from which on options stand in parentheses.
 const PARENTHESES_SINCE: u32 = 15;
+const TWO_PHASE_SINCE: u32 = 15;
 const FAILOVER_SINCE: u32 = 17;
 const RESERVED_SINCE: u32 = 19;
 /// `CONFLICT_DETECTION_SLOT`
@@ -48,12 +49,12 @@ impl SlotOptions {
         for option in &create.options {
             match option.name.as_str() {
                 "snapshot" => once(&mut snapshot, snapshot_wish(option)?)?,
-                "two_phase" => once(&mut two_phase, boolean(option)?)?,
-                "failover" if major >= FAILOVER_SINCE => once(&mut failover, boolean(option)?)?,
-                // The grammar of 14 does not have it for logical slots.
-                "reserve_wal" if major < PARENTHESES_SINCE => {
+                // The grammar of 14 does not have it.
+                "two_phase" if major < TWO_PHASE_SINCE => {
                     return Err(Told::new(code::SYNTAX_ERROR, "syntax error"));
                 }
+                "two_phase" => once(&mut two_phase, boolean(option)?)?,
+                "failover" if major >= FAILOVER_SINCE => once(&mut failover, boolean(option)?)?,
                 "reserve_wal" => return Err(Told::redundant()),
                 other => {
                     return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}")));

@@ -103,13 +103,13 @@ impl Given {
 
     fn check(self, major: u32) -> Result<Form, Told> {
         let missing = |name: &str| match major {
-            16.. => Told::new(code::INVALID_PARAMETER_VALUE, format!("option \"{name}\" missing")),
+            17.. => Told::new(code::INVALID_PARAMETER_VALUE, format!("option \"{name}\" missing")),
             _ => Told::new(code::INVALID_PARAMETER_VALUE, format!("{name} parameter missing")),
         };
-        if major >= 16 && self.proto_version.is_none() {
+        if major >= 17 && self.proto_version.is_none() {
             return Err(missing("proto_version"));
         }
-        if major >= 16 && self.publications.is_none() {
+        if major >= 17 && self.publications.is_none() {
             return Err(missing("publication_names"));
         }
         let version = self.proto_version.unwrap_or(0);
@@ -132,7 +132,7 @@ impl Given {
         }
         let publications = self.publications.unwrap_or_default();
         // An empty list is accepted by newer servers, and no table is in it.
-        if major < 16 && publications.is_empty() {
+        if major < 17 && publications.is_empty() {
             return Err(missing("publication_names"));
         }
         let needs = |what: &str, least: u32| {

@@ -74,7 +74,7 @@ enum Halt {
     /// The client is told this, and may go on.
     Told(Told),
     /// The client is told this, and the session ends.
-    Fatal(ServerError),
+    Fatal(Box<ServerError>),
     /// The client has gone, or said goodbye.
     Gone,
 }
@@ -141,8 +141,8 @@ pub async fn serve_replication(client: Client, context: &Context) {
 }
 
 /// Whether the role may replicate from the database, whose OID is returned.
-async fn may_replicate(context: &Context, startup: &Startup) -> Result<Oid, ServerError> {
-    let fatal = |code, message: String| ServerError::new("FATAL", code, &message);
+async fn may_replicate(context: &Context, startup: &Startup) -> Result<Oid, Box<ServerError>> {
+    let fatal = |code, message: String| fatal(code, &message);
     let unreachable = |error: &dyn std::error::Error| {
         let why = base::with_causes(error);
         fatal(code::CONNECTION_FAILURE, format!("the relay cannot use the publisher: {why}"))
@@ -220,7 +220,7 @@ impl Session<'_> {
             frame = self.link.frame(QUERY_SIZE_MAX) => frame?,
             () = self.context.stop.cancelled() => {
                 let message = "terminating connection due to administrator command";
-                return Err(Halt::Fatal(ServerError::new("FATAL", "57P01", message)));
+                return Err(Halt::Fatal(fatal("57P01", message)));
             }
         };
         match frame.tag {
@@ -234,7 +234,7 @@ impl Session<'_> {
             }
             tag => {
                 let message = format!("invalid frontend message type {tag}");
-                return Err(Halt::Fatal(ServerError::new("FATAL", code::PROTOCOL_VIOLATION, &message)));
+                return Err(Halt::Fatal(fatal(code::PROTOCOL_VIOLATION, &message)));
             }
         }
         let query = frame.body.strip_suffix(&[0]).and_then(|query| std::str::from_utf8(query).ok());
@@ -362,7 +362,7 @@ impl Session<'_> {
     }
 
     /// The session upstream. If there is none, it begins.
-    async fn upstream(&mut self) -> Result<&mut Link, ServerError> {
+    async fn upstream(&mut self) -> Result<&mut Link, Box<ServerError>> {
         if self.upstream.is_none() {
             let Startup { user, database, options, settings, .. } = &self.startup;
             let info = self.context.publisher.as_role(user, database, options, self.keys.clone());
@@ -379,8 +379,8 @@ impl Session<'_> {
             let name = name.map_or("", |(_, value)| value);
             let session = RawSession::connect(&info, name, Replication::Database, &settings).await;
             let session = session.map_err(|error| match error.server() {
-                Some(error) => ServerError { severity: "FATAL".to_owned(), ..error.clone() },
-                None => ServerError::new("FATAL", code::CONNECTION_FAILURE, &error.to_string()),
+                Some(error) => Box::new(ServerError { severity: "FATAL".to_owned(), ..error.clone() }),
+                None => fatal(code::CONNECTION_FAILURE, &error.to_string()),
             })?;
             self.cancellable.runs_at(session.canceller());
             let (stream, _) = session.into_parts();
@@ -413,13 +413,13 @@ impl Session<'_> {
         }
     }
 
-    async fn ask(&mut self, query: &str) -> Result<(), ServerError> {
+    async fn ask(&mut self, query: &str) -> Result<(), Box<ServerError>> {
         let link = self.upstream().await?;
         append(&mut link.outbox, &Frame { tag: b'Q', body: [query.as_bytes(), &[0]].concat().into() });
         link.flush().await.map_err(|_| lost())
     }
 
-    async fn hear(&mut self) -> Result<Frame, ServerError> {
+    async fn hear(&mut self) -> Result<Frame, Box<ServerError>> {
         let link = self.upstream().await?;
         link.frame(frame::LENGTH_MAX).await.map_err(|_| lost())
     }
@@ -585,10 +585,14 @@ impl Session<'_> {
                 backend::ready_for_query(&mut self.link.outbox, self.status);
                 Ok(())
             }
-            Ended::Refused(told) => Err(Halt::Fatal(ServerError { severity: "FATAL".to_owned(), ..*told.0 })),
+            Ended::Refused(told) => {
+                let mut error = told.0;
+                error.severity = "FATAL".to_owned();
+                Err(Halt::Fatal(error))
+            }
             Ended::Stopped => {
                 let message = "terminating connection due to administrator command";
-                Err(Halt::Fatal(ServerError::new("FATAL", "57P01", message)))
+                Err(Halt::Fatal(fatal("57P01", message)))
             }
             // The subscriber comes back, and enters where it can.
             Ended::Gone(_) | Ended::Silent | Ended::Evicted => Err(Halt::Gone),
@@ -617,6 +621,10 @@ impl Session<'_> {
     }
 }
 
+fn fatal(code: &str, message: &str) -> Box<ServerError> {
+    Box::new(ServerError::new("FATAL", code, message))
+}
+
 fn status_of(frame: &Frame) -> TransactionStatus {
     match frame.body.first() {
         Some(b'T') => TransactionStatus::Open,
@@ -633,6 +641,6 @@ fn append(out: &mut Vec<u8>, frame: &Frame) {
     out.extend_from_slice(&frame.body);
 }
 
-fn lost() -> ServerError {
-    ServerError::new("FATAL", code::CONNECTION_FAILURE, "the relay has lost the connection to the publisher")
+fn lost() -> Box<ServerError> {
+    fatal(code::CONNECTION_FAILURE, "the relay has lost the connection to the publisher")
 }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::error::Error;
 use crate::scan::{Frames, Open, Role, frame_size, message, role, whole_size};
-use crate::track::{Chapter, Found, Shared};
+use crate::shared::{Chapter, Found, Shared};
 
 /// Bytes that are read from a file at once.
 const READ_SIZE: usize = 256 << 10;
@@ -23,6 +23,50 @@ pub enum Next {
     Dry,
     /// What comes next was not kept. The reader must enter somewhere else.
     Evicted,
+}
+
+/// Why nobody can enter at a position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotHere {
+    /// The track began later, or has not kept it. It has everything from this position on.
+    Gone(Lsn),
+}
+
+/// Lets readers in. Clones lead to the same track.
+#[derive(Debug, Clone)]
+pub struct Entrance {
+    shared: Arc<Shared>,
+}
+
+impl Entrance {
+    pub(crate) fn new(shared: Arc<Shared>) -> Entrance {
+        Entrance { shared }
+    }
+
+    /// Makes a cursor for a reader that has confirmed everything before `from`.
+    ///
+    /// # Errors
+    /// The track does not have everything that is needed.
+    pub fn enter(&self, from: Lsn) -> Result<Cursor, NotHere> {
+        let mut state = self.shared.state();
+        let floor = state.floor;
+        let can_enter = |chapter: &&Chapter| chapter.complete_from <= from && chapter.first() >= floor;
+        let Some(chapter) = state.chapters.iter().rev().find(can_enter).cloned() else {
+            let first = state.chapters.front().map_or(state.complete_from, |chapter| chapter.complete_from);
+            return Err(NotHere::Gone(first));
+        };
+        let id = state.next_cursor;
+        state.next_cursor += 1;
+        state.needs(id, chapter.first());
+        drop(state);
+        Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
+    }
+
+    /// How many cursors read it.
+    #[must_use]
+    pub fn cursors(&self) -> usize {
+        self.shared.state().cursors.len()
+    }
 }
 
 /// One reader's place.
@@ -80,7 +124,7 @@ impl Walk {
 }
 
 impl Cursor {
-    pub(crate) fn new(shared: Arc<Shared>, id: u64, from: Lsn, chapter: Chapter) -> Cursor {
+    fn new(shared: Arc<Shared>, id: u64, from: Lsn, chapter: Chapter) -> Cursor {
         let tail = shared.tail.subscribe();
         let at = chapter.offset;
         let walk = Walk::new(at, chapter.open, Vec::new());
@@ -112,6 +156,7 @@ impl Cursor {
     ///
     /// # Errors
     /// A file cannot be read.
+    #[allow(clippy::should_implement_trait, reason = "more may come after it was dry")]
     pub fn next(&mut self) -> Result<Next, Error> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {

@@ -33,8 +33,9 @@ mod cursor;
 mod error;
 mod files;
 mod scan;
+mod shared;
 mod track;
 
-pub use cursor::{Cursor, Next};
+pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
-pub use track::{Entrance, Limits, NotHere, Pushed, Track};
+pub use track::{Limits, Pushed, Track};

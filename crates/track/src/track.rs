@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base::{Lsn, PgTimestamp};
 use bytes::Bytes;
@@ -10,10 +10,11 @@ use proto::frame::copy_data_header;
 use proto::replication::xlog_data_header;
 use tokio::sync::watch;
 
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, Entrance, NotHere};
 use crate::error::Error;
-use crate::files::{Files, InFile};
+use crate::files::Files;
 use crate::scan::{BEFORE, Open, Role, role};
+use crate::shared::{Chapter, Shared, State};
 
 /// The most that a track keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,56 +38,6 @@ pub enum Pushed {
     ChapterBegins,
 }
 
-/// Why nobody can enter at a position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotHere {
-    /// The track began later, or has not kept it. It has everything from this position on.
-    Gone(Lsn),
-}
-
-/// What the writer and all cursors share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    state: Mutex<State>,
-    /// The end of what can be read.
-    pub(crate) tail: watch::Sender<u64>,
-}
-
-#[derive(Debug)]
-pub(crate) struct State {
-    /// Consecutive bytes, the newest part, by their first byte.
-    blocks: VecDeque<(u64, Bytes)>,
-    memory: usize,
-    files: Files,
-    /// Where the chapters begin that can be entered.
-    chapters: VecDeque<Chapter>,
-    /// By cursor, the first byte that it needs.
-    cursors: HashMap<u64, u64>,
-    next_cursor: u64,
-    /// Bytes before are gone.
-    floor: u64,
-    /// Every transaction that ends at or behind this position ends behind what can be read.
-    complete_from: Lsn,
-}
-
-/// Where a chapter begins.
-#[derive(Debug, Clone)]
-pub(crate) struct Chapter {
-    pub(crate) offset: u64,
-    /// Every transaction that ends at or behind this position ends in this chapter or later.
-    pub(crate) complete_from: Lsn,
-    /// What is open there.
-    pub(crate) open: Open,
-}
-
-/// Where bytes are.
-pub(crate) enum Found {
-    Memory(Bytes),
-    File(InFile),
-    Dry,
-    Gone,
-}
-
 /// The writing end. Dropping it ends the track; what was written can still be read.
 #[derive(Debug)]
 pub struct Track {
@@ -100,51 +51,6 @@ pub struct Track {
     /// The last end of a transaction, and one byte.
     complete_from: Lsn,
     chapter: u64,
-}
-
-impl Shared {
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// The bytes from `at` on, at most `most` of them.
-    pub(crate) fn find(&self, at: u64, most: usize) -> Found {
-        if at < self.floor {
-            return Found::Gone;
-        }
-        let number = self.blocks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= at);
-        match self.blocks.get(number) {
-            Some((start, bytes)) if *start <= at => {
-                let from = usize::try_from(at - start).unwrap_or(usize::MAX);
-                Found::Memory(bytes.slice(from..))
-            }
-            // Before the first block, or there is none.
-            _ => self.files.find(at, most).map_or(Found::Dry, Found::File),
-        }
-    }
-
-    pub(crate) fn needs(&mut self, cursor: u64, at: u64) {
-        self.cursors.insert(cursor, at);
-    }
-
-    pub(crate) fn forget(&mut self, cursor: u64) {
-        self.cursors.remove(&cursor);
-    }
-
-    fn least_needed(&self) -> Option<u64> {
-        self.cursors.values().copied().filter(|at| *at >= self.floor).min()
-    }
-
-    /// Forgets what is before `floor`.
-    fn raise(&mut self, floor: u64) {
-        self.floor = self.floor.max(floor);
-        let floor = self.floor;
-        while self.chapters.front().is_some_and(|chapter| chapter.offset < floor) {
-            self.chapters.pop_front();
-        }
-    }
 }
 
 impl Track {
@@ -254,7 +160,7 @@ impl Track {
     /// What lets readers in, also from other threads.
     #[must_use]
     pub fn entrance(&self) -> Entrance {
-        Entrance { shared: Arc::clone(&self.shared) }
+        Entrance::new(Arc::clone(&self.shared))
     }
 
     /// See [`Entrance::enter`].
@@ -276,45 +182,5 @@ impl Track {
     pub fn kept_bytes(&self) -> (usize, u64) {
         let state = self.shared.state();
         (state.memory + self.pending.len(), state.files.size())
-    }
-}
-
-/// Lets readers in. Clones lead to the same track.
-#[derive(Debug, Clone)]
-pub struct Entrance {
-    shared: Arc<Shared>,
-}
-
-impl Entrance {
-    /// Makes a cursor for a reader that has confirmed everything before `from`.
-    ///
-    /// # Errors
-    /// The track does not have everything that is needed.
-    pub fn enter(&self, from: Lsn) -> Result<Cursor, NotHere> {
-        let mut state = self.shared.state();
-        let floor = state.floor;
-        let can_enter = |chapter: &&Chapter| chapter.complete_from <= from && chapter.first() >= floor;
-        let Some(chapter) = state.chapters.iter().rev().find(can_enter).cloned() else {
-            let first = state.chapters.front().map_or(state.complete_from, |chapter| chapter.complete_from);
-            return Err(NotHere::Gone(first));
-        };
-        let id = state.next_cursor;
-        state.next_cursor += 1;
-        state.needs(id, chapter.first());
-        drop(state);
-        Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
-    }
-
-    /// How many cursors read it.
-    #[must_use]
-    pub fn cursors(&self) -> usize {
-        self.shared.state().cursors.len()
-    }
-}
-
-impl Chapter {
-    /// The first byte that a reader may need who enters here.
-    fn first(&self) -> u64 {
-        self.open.streams.values().copied().min().unwrap_or(self.offset).min(self.offset)
     }
 }

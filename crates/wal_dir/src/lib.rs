@@ -22,8 +22,10 @@
 mod error;
 mod names;
 mod reader;
+mod shared;
 mod writer;
 
 pub use error::Error;
-pub use reader::{Piece, Reader};
-pub use writer::{Fork, Opened, Readers, Writer};
+pub use reader::{Piece, Reader, Readers};
+pub use shared::Fork;
+pub use writer::{Opened, Writer};

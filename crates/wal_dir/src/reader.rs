@@ -10,7 +10,7 @@ use base::Lsn;
 use tokio::sync::watch;
 
 use crate::error::{Error, Kind};
-use crate::writer::Shared;
+use crate::shared::Shared;
 
 /// Bytes that are read at once.
 const PIECE_SIZE: usize = 128 << 10;
@@ -30,6 +30,26 @@ pub struct Reader {
     looks: u64,
 }
 
+/// Makes readers of a directory's WAL. Clones are of the same directory.
+#[derive(Debug, Clone)]
+pub struct Readers {
+    shared: Arc<Shared>,
+}
+
+impl Readers {
+    pub(crate) fn new(shared: Arc<Shared>) -> Readers {
+        Readers { shared }
+    }
+
+    /// Makes a reader that begins at `from`.
+    ///
+    /// # Errors
+    /// WAL of that place is not kept any more.
+    pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
+        Reader::new(Arc::clone(&self.shared), from)
+    }
+}
+
 /// What comes next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
@@ -40,7 +60,7 @@ pub enum Piece<'a> {
 }
 
 impl Reader {
-    pub(crate) fn new(shared: Arc<Shared>, from: Lsn) -> Result<Reader, Error> {
+    fn new(shared: Arc<Shared>, from: Lsn) -> Result<Reader, Error> {
         let ends = shared.end.subscribe();
         let reader = Reader {
             ends,
@@ -77,6 +97,7 @@ impl Reader {
     ///
     /// # Errors
     /// WAL of this place is not kept any more, or cannot be read.
+    #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Piece<'_>, Error> {
         if self.position >= self.end && !self.look() {
             return Ok(Piece::Dry);

@@ -3,25 +3,17 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use base::Lsn;
 use tokio::sync::watch;
 
 use crate::error::{Error, Kind};
 use crate::names::{SegmentName, forks, history, history_of};
-use crate::reader::Reader;
-
-/// Where a timeline was left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fork {
-    /// The timeline that was left.
-    pub timeline: u32,
-    /// Where it was left.
-    pub end: Lsn,
-}
+use crate::reader::{Reader, Readers};
+use crate::shared::{Fork, Shared, Timelines};
 
 /// What a directory has when it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,49 +29,6 @@ pub enum Opened {
     },
 }
 
-/// What writer and readers know together.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) dir: PathBuf,
-    pub(crate) segment_size: u64,
-    /// Everything before is written, and can be read.
-    pub(crate) end: watch::Sender<Lsn>,
-    /// Counts changes of [`Timelines`].
-    pub(crate) generation: AtomicU64,
-    timelines: Mutex<Timelines>,
-    /// The first byte that is kept.
-    oldest: AtomicU64,
-}
-
-#[derive(Debug, Clone, Default)]
-struct Timelines {
-    current: u32,
-    /// The oldest first.
-    forks: Vec<Fork>,
-}
-
-impl Shared {
-    fn timelines(&self) -> MutexGuard<'_, Timelines> {
-        self.timelines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The timeline that supplies a segment: the one that wrote its end.
-    pub(crate) fn timeline_of(&self, number: u64) -> u32 {
-        let timelines = self.timelines();
-        let end = (number + 1).saturating_mul(self.segment_size);
-        let left = |fork: &&Fork| end <= fork.end.as_u64();
-        timelines.forks.iter().find(left).map_or(timelines.current, |fork| fork.timeline)
-    }
-
-    pub(crate) fn oldest(&self) -> Lsn {
-        Lsn::new(self.oldest.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn path(&self, timeline: u32, number: u64, is_partial: bool) -> PathBuf {
-        self.dir.join(SegmentName { timeline, number, is_partial }.text(self.segment_size))
-    }
-}
-
 /// Writes a directory's WAL. There is one for a directory.
 #[derive(Debug)]
 pub struct Writer {
@@ -92,22 +41,6 @@ pub struct Writer {
     /// A file has got a name since the directory was synced.
     has_new_name: bool,
     _lock: File,
-}
-
-/// Makes readers of a directory's WAL. Clones are of the same directory.
-#[derive(Debug, Clone)]
-pub struct Readers {
-    shared: Arc<Shared>,
-}
-
-impl Readers {
-    /// Makes a reader that begins at `from`.
-    ///
-    /// # Errors
-    /// WAL of that place is not kept any more.
-    pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
-        Reader::new(Arc::clone(&self.shared), from)
-    }
 }
 
 #[derive(Debug)]
@@ -193,7 +126,7 @@ impl Writer {
     /// What makes readers, also from other threads.
     #[must_use]
     pub fn readers(&self) -> Readers {
-        Readers { shared: Arc::clone(&self.shared) }
+        Readers::new(Arc::clone(&self.shared))
     }
 
     /// See [`Readers::reader`].

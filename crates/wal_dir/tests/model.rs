@@ -15,7 +15,7 @@ const BEGIN: u64 = 7 * SEGMENT;
 
 /// The byte of a place, which is another one on another timeline.
 fn byte(at: u64, timeline: u32) -> u8 {
-    (at.wrapping_mul(31) ^ (at >> 8) ^ u64::from(timeline) * 101) as u8
+    (at.wrapping_mul(31) ^ (at >> 8) ^ (u64::from(timeline) * 101)) as u8
 }
 
 /// What was written: a byte for each place, and where a new timeline began.
