@@ -248,9 +248,11 @@ impl Writer {
         write_durably(&path, |file| file.write_all(text.as_bytes()))?;
         let number = fork.as_u64() / self.shared.segment_size;
         let before = self.shared.path(self.timeline, number, true);
-        let has_begun = self.open.take().is_some();
+        self.open = None;
+        // Nothing may have been written on the timeline that is left: it was copied itself then.
+        let within = fork.as_u64() % self.shared.segment_size;
+        let has_begun = within > 0;
         if has_begun {
-            let within = fork.as_u64() % self.shared.segment_size;
             let copy = self.shared.path(timeline, number, true);
             let old = File::open(&before).map_err(Error::io("open", &before))?;
             write_durably(&copy, |file| io::copy(&mut old.take(within), file).map(|_| ()))?;

@@ -140,6 +140,8 @@ fn play(steps: &[Step]) {
                     "{now} {before} {end}"
                 );
             }
+            // A server leaves a timeline behind the place where it came to it.
+            Step::Fork if model.forks.last().is_some_and(|fork| *fork > end) => {}
             Step::Fork => {
                 readers.retain_mut(|reader| follow(reader, &model, end));
                 model.forks.push(end);
@@ -177,7 +179,8 @@ fn play(steps: &[Step]) {
                 synced = end;
             }
         }
-        assert_eq!((writer.end().as_u64(), writer.timeline()), (end, model.timeline_at(end)));
+        // After a crash, WAL may come again from before the fork, on the newer timeline.
+        assert_eq!((writer.end().as_u64(), writer.timeline()), (end, model.forks.len() as u32 + 1));
     }
     if end > writer.oldest().as_u64() {
         let mut all = writer.reader(writer.oldest()).unwrap();
