@@ -342,6 +342,6 @@ fn requests_to_cancel_are_handed_over() {
 fn addresses_are_those_of_the_peer() {
     let server = Server::start("host all all 127.0.0.1/32 trust", Limits::default());
     assert_eq!(server.connect().peer_addr().unwrap().ip(), IpAddr::from([127, 0, 0, 1]));
-    let seen = server.psql(Major::V14, "user=anybody sslmode=disable").unwrap();
+    let seen = server.psql(Major::under_test()[0], "user=anybody sslmode=disable").unwrap();
     assert!(seen.starts_with("anybody|d|no keys|"), "{seen}");
 }

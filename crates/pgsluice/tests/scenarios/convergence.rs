@@ -224,7 +224,7 @@ fn d3_two_sides_end_equal_whatever_happens_to_them() {
         return every_pair();
     }
     let modes = ["logical", "wal"];
-    let rounds = number(ROUNDS, ROUNDS_OF_ALL).div_ceil((modes.len() * Major::under_test().len()) as u64);
+    let rounds = number(ROUNDS, ROUNDS_OF_ALL).div_ceil((modes.len() * Major::in_turn().len()) as u64);
     let seed = number(SEED, 1);
     for (part, mode) in modes.into_iter().enumerate() {
         let words = words(mode);

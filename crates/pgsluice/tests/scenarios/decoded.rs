@@ -27,7 +27,7 @@ fn a_scenario_that_names_no_source_is_told_over_both() {
         seen.lock().unwrap().insert(s.source_one(&kind));
     });
     let seen = seen.into_inner().unwrap();
-    assert_eq!(seen.len(), Major::under_test().len().min(2), "{seen:?}");
+    assert_eq!(seen.len(), Major::in_turn().len().min(2), "{seen:?}");
 }
 
 /// From where on the slot keeps WAL.

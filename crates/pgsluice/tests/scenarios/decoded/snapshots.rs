@@ -86,7 +86,7 @@ const TOLD_MAX: usize = 6;
 
 /// With [`one_slot`], until on each major `scenario` met what it is about; it says whether it did.
 fn told_until_met(scenario: impl Fn(&mut Scenario) -> bool + Sync) {
-    let missing = std::sync::Mutex::new(Major::under_test());
+    let missing = std::sync::Mutex::new(Major::in_turn());
     for _ in 0..TOLD_MAX {
         scenario_alone(
             OFTEN,
