@@ -133,6 +133,13 @@ impl Catalog {
         self.last
     }
 
+    /// Where the last record begins that was followed, or where following begins. WAL from here on
+    /// is needed to go on.
+    #[must_use]
+    pub fn needs_from(&self) -> Lsn {
+        if self.last.is_valid() { self.last } else { self.start }
+    }
+
     /// The server that these catalogs are of.
     #[must_use]
     pub fn server(&self) -> Server {

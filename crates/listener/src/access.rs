@@ -170,6 +170,14 @@ impl AccessTable {
         Ok(AccessTable { rules })
     }
 
+    /// Whether a line names this machine's networks.
+    pub(crate) fn asks_for_own(&self) -> bool {
+        let own = |rule: &Rule| {
+            matches!(rule.connection, Connection::Network { from: From::SameHost | From::SameNet, .. })
+        };
+        self.rules.iter().any(own)
+    }
+
     /// What the first line that matches says, and its number; `None` if no line does.
     #[must_use]
     pub fn find(&self, asking: &Asking<'_>, own: &OwnNetworks) -> Option<(&Method, usize)> {

@@ -328,7 +328,10 @@ impl Visit<'_> {
     fn method(&self, rules: &Rules, place: Place, startup: &Startup) -> Result<Method, Box<ServerError>> {
         let Startup { user, database, purpose, .. } = startup;
         let asking = Asking { place, user, database, purpose: *purpose };
-        let found = rules.access.find(&asking, &OwnNetworks::look());
+        // They may change, so they are looked up at each login that may need them.
+        let asks = rules.access.asks_for_own();
+        let own = if asks { OwnNetworks::look() } else { OwnNetworks::default() };
+        let found = rules.access.find(&asking, &own);
         let refusal = match found {
             Some((Method::Reject, _)) => "pg_hba.conf rejects connection",
             Some((method, _)) => return Ok(method.clone()),

@@ -11,6 +11,7 @@
 //! | `users` | verifiers of passwords, maps of certificates |
 //! | `limits` | how many connections there may be, how often a login may fail |
 //! | `tls`, `link` | encryption; messages |
+//! | `lines` | lines of the files of rules and users |
 //!
 //! A client's password never comes here: SCRAM shows that the client knows it. The listener keeps
 //! no more than a server does (rule L1).

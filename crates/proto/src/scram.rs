@@ -6,8 +6,8 @@
 //! client-final   c=BINDING,r=...,p=PROOF              -> Exchange::finish
 //! server-final   v=SIGNATURE                          <-
 //! ```
-//! A server keeps no password but a [`Verifier`], which cannot be used to log in elsewhere. Who is
-//! unknown gets an exchange like everybody else, with a verifier that no password fits
+//! A server keeps no password but a [`Verifier`], which cannot be used to log in elsewhere. An
+//! unknown user gets an exchange like all others, with a verifier that no password fits
 //! ([`Verifier::mock`]), so that a client cannot learn which roles exist.
 //!
 //! A proof that fits gives the client's key ([`ClientKeys`]). With it one can log in wherever the

@@ -43,13 +43,6 @@ struct Candidate {
     newest: Xid,
 }
 
-/// The place from which WAL must be read to go on with these catalogs.
-#[must_use]
-pub fn place_of(catalog: &Catalog) -> Lsn {
-    let last = catalog.last();
-    if last.is_valid() { last } else { catalog.start() }
-}
-
 impl Anchors {
     /// Finds the anchors in `dir`, which is made if there is none. New ones come after `distance`
     /// bytes of WAL.
@@ -74,7 +67,7 @@ impl Anchors {
     /// # Errors
     /// The file cannot be written.
     pub fn add(&mut self, catalog: &Catalog, end: Lsn) -> io::Result<Lsn> {
-        let at = place_of(catalog);
+        let at = catalog.needs_from();
         self.keep(at, end, &catalog.to_bytes())?;
         Ok(at)
     }
@@ -85,7 +78,7 @@ impl Anchors {
     /// The file cannot be written.
     pub fn look(&mut self, place: Place<'_>) -> io::Result<Option<Lsn>> {
         let Some(candidate) = &self.candidate else {
-            let at = place_of(place.catalog);
+            let at = place.catalog.needs_from();
             let newest = self.known.last_key_value().map_or(Lsn::INVALID, |(at, _)| *at);
             if at.as_u64().saturating_sub(newest.as_u64()) >= self.distance && place.catalog.is_past_look() {
                 let (last, newest) = (place.catalog.last(), place.newest);

@@ -370,18 +370,24 @@ impl Hub {
 fn take(pass: &mut Pass, seats: &mut HashMap<MemberId, Seat>, bytes: &[u8]) -> Result<(), output::Error> {
     let now = PgTimestamp::now();
     let mut steps = pass.push(bytes)?;
-    let mut describes = None;
+    let (mut describes, mut failed) = (None, None);
     loop {
+        if let Some((id, why)) = failed.take() {
+            steps.leave(id);
+            if let Some(seat) = seats.remove(&id) {
+                seat.feed.fail(why);
+            }
+        }
         if let Some(id) = describes.take() {
             steps.describe_again(id);
         }
         let Some(step) = steps.next()? else { break };
         match step {
-            Step::Output(id, output) => {
-                if seats.get_mut(&id).is_some_and(|seat| seat.feed.take(&output, now)) {
-                    describes = Some(id);
-                }
-            }
+            Step::Output(id, output) => match seats.get_mut(&id).map(|seat| seat.feed.take(&output, now)) {
+                Some(Ok(true)) => describes = Some(id),
+                Some(Err(why)) => failed = Some((id, why)),
+                Some(Ok(false)) | None => {}
+            },
             Step::Joined(id) => {
                 if let Some(seat) = seats.get_mut(&id) {
                     seat.refused = None;

@@ -87,11 +87,16 @@ impl Feed {
     }
 
     /// Takes a message. Returns whether relations must be described again from here on.
-    pub(crate) fn take(&mut self, output: &Output<'_>, now: PgTimestamp) -> bool {
+    ///
+    /// # Errors
+    /// The message cannot be sent; the text has its position.
+    pub(crate) fn take(&mut self, output: &Output<'_>, now: PgTimestamp) -> Result<bool, String> {
         // Only the last message of a callback has its position on the wire.
         let is_description = matches!(output.data.first(), Some(b'R' | b'Y'));
         let lsn = if is_description { Lsn::INVALID } else { output.lsn };
-        self.track.push(lsn, now, output.data) == Pushed::ChapterBegins
+        let pushed = self.track.push(lsn, now, output.data);
+        let pushed = pushed.map_err(|error| format!("the change at {}: {error}", output.lsn))?;
+        Ok(pushed == Pushed::ChapterBegins)
     }
 
     /// Lets senders see what was taken: everything that ends before `decoded`.
@@ -115,7 +120,7 @@ impl Feed {
         let now = PgTimestamp::now();
         let mut outputs = decoder.push(bytes).map_err(|error| with_causes(&error))?;
         while let Some(output) = outputs.next().map_err(|error| with_causes(&error))? {
-            if self.take(&output, now) {
+            if self.take(&output, now)? {
                 outputs.describe_again();
             }
         }

@@ -33,7 +33,7 @@ mod slots;
 mod told;
 mod walsender;
 
-pub use anchors::{Anchors, place_of};
+pub use anchors::Anchors;
 pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use databases::{Databases, FormKey, TrackLimits};

@@ -19,10 +19,10 @@ use base::{Lsn, PgTimestamp, quote_ident, quote_literal};
 use bytes::Bytes;
 use client::{ConnInfo, Replication, SqlState, Wire};
 use proto::replication::{StandbyStatus, WalsenderMessage, start_physical};
-use source::slot::shown;
+use source::slot::{identify_system, shown};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
-use wal_dir::{Opened, Writer};
+use wal_dir::{Opened, Writer, forks};
 
 /// Between two looks at what is due.
 const LOOK: Duration = Duration::from_millis(100);
@@ -105,6 +105,7 @@ enum Kind {
         doing: String,
         error: client::Error,
     },
+    Source(source::Error),
     Wal(wal_dir::Error),
     /// An answer of the server that makes no sense.
     Answer {
@@ -142,6 +143,7 @@ impl fmt::Display for ReceiverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Client { doing, error } => write!(f, "cannot {doing}: {error}"),
+            Kind::Source(error) => error.fmt(f),
             Kind::Wal(error) => error.fmt(f),
             Kind::Answer { doing, answer } => write!(f, "cannot {doing}: the server answered {answer}"),
             Kind::Silent(time) => write!(
@@ -175,6 +177,7 @@ impl std::error::Error for ReceiverError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
             Kind::Client { error, .. } | Kind::Gone { error, .. } => Some(error),
+            Kind::Source(error) => Some(error),
             Kind::Wal(error) => Some(error),
             _ => None,
         }
@@ -187,6 +190,7 @@ impl ReceiverError {
     pub fn is_passing(&self) -> bool {
         match &self.0 {
             Kind::Client { error, .. } => !error.is_configuration(),
+            Kind::Source(error) => !error.is_configuration(),
             Kind::Wal(error) => error.is_full(),
             Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } => true,
             Kind::OtherSystem { .. } | Kind::OtherHistory { .. } | Kind::Gone { .. } => false,
@@ -249,11 +253,9 @@ impl Receiver {
         let (source, name) = (&self.settings.source, &self.settings.application_name);
         let wire = Wire::connect(source, name, Replication::Database, &[]).await;
         let mut wire = wire.map_err(client("connect to the publisher"))?;
-        let rows = query(&mut wire, "identify the publisher", "IDENTIFY_SYSTEM").await?;
-        let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
-        let identity: Option<(u64, u32)> =
-            value(0).and_then(|id| id.parse().ok()).zip(value(1).and_then(|timeline| timeline.parse().ok()));
-        let (system_id, timeline) = identity.ok_or_else(|| answer("identify the publisher", &rows))?;
+        let identity =
+            identify_system(&mut wire).await.map_err(|error| ReceiverError(Kind::Source(error)))?;
+        let (system_id, timeline) = (identity.system_id, identity.timeline);
         if let Some(known) = self.system_id.filter(|known| *known != system_id) {
             return Err(ReceiverError(Kind::OtherSystem { known, found: system_id }));
         }
@@ -290,7 +292,7 @@ impl Streaming<'_> {
         while self.receiver.writer.timeline() != timeline {
             let (kept, end) = (self.receiver.writer.timeline(), self.receiver.writer.end());
             let text = self.history(timeline).await?;
-            let left = forks(&text);
+            let left = forks(&text).ok_or_else(|| unread("the history", &text))?;
             let Some(number) = left.iter().position(|(of, _)| *of == kept).filter(|_| kept < timeline) else {
                 return Err(ReceiverError(Kind::OtherHistory { kept, end, found: timeline }));
             };
@@ -432,7 +434,8 @@ impl Streaming<'_> {
     /// Makes durable what was written. Returns whether anything was.
     fn sync(&mut self) -> Result<bool, ReceiverError> {
         let before = self.receiver.received.synced();
-        let synced = self.receiver.writer.sync()?;
+        // The disk may take its time, and others go on.
+        let synced = tokio::task::block_in_place(|| self.receiver.writer.sync())?;
         self.receiver.note();
         self.receiver.received.synced.store(synced.as_u64(), Ordering::Relaxed);
         Ok(synced > before)
@@ -485,9 +488,8 @@ impl Streaming<'_> {
         let text = self.history(next).await?;
         self.receiver.writer.follow_timeline(next, start, &text)?;
         tracing::info!("the publisher went on at {start} on timeline {next}");
-        let rows = query(&mut self.wire, doing, "IDENTIFY_SYSTEM").await?;
-        let timeline = rows.first().and_then(|row| row.get(1)?.as_deref()?.parse().ok());
-        let timeline = timeline.ok_or_else(|| answer(doing, &rows))?;
+        let identity = identify_system(&mut self.wire).await;
+        let timeline = identity.map_err(|error| ReceiverError(Kind::Source(error)))?.timeline;
         // The server may have gone on further meanwhile.
         self.begin(timeline).await
     }
@@ -539,11 +541,6 @@ fn answer(doing: &str, rows: &[Vec<Option<String>>]) -> ReceiverError {
     ReceiverError(Kind::Answer { doing: doing.to_owned(), answer: shown(rows) })
 }
 
-/// The lines of a history file: timelines, and where they were left.
-fn forks(text: &str) -> Vec<(u32, Lsn)> {
-    let fork = |line: &str| {
-        let mut words = line.split_whitespace();
-        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
-    };
-    text.lines().filter_map(fork).collect()
+fn unread(what: &str, text: &str) -> ReceiverError {
+    ReceiverError(Kind::Answer { doing: format!("read {what}"), answer: text.to_owned() })
 }

@@ -77,6 +77,8 @@ impl Default for Timeouts {
 pub enum RelayError {
     /// The publisher cannot be used.
     Publisher(client::Error),
+    /// It does not say who it is.
+    Source(source::Error),
     /// The publisher answers what no server answers.
     Answer(String),
     /// A file or directory cannot be used.
@@ -91,6 +93,7 @@ impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RelayError::Publisher(error) => write!(f, "cannot use the publisher: {error}"),
+            RelayError::Source(error) => error.fmt(f),
             RelayError::Answer(what) => write!(f, "the publisher answered {what}"),
             RelayError::Files(path, error) => write!(f, "cannot use {}: {error}", path.display()),
             RelayError::Wal(error) => error.fmt(f),
@@ -271,10 +274,8 @@ async fn serve(door: &Door, context: &Arc<Context>, stream: tokio::net::TcpStrea
 async fn ask(source: &ConnInfo) -> Result<Publisher, RelayError> {
     let wire = Wire::connect(source, "pgsluice relay", Replication::Database, &[]).await;
     let mut wire = wire.map_err(RelayError::Publisher)?;
-    let rows = wire.query("IDENTIFY_SYSTEM").await.map_err(RelayError::Publisher)?;
-    let value = |at: usize| rows.first().and_then(|row| row.get(at)?.as_deref());
-    let system = value(0).and_then(|id| id.parse().ok()).zip(value(1).and_then(|id| id.parse().ok()));
-    let system = system.ok_or_else(|| RelayError::Answer(source::slot::shown(&rows)))?;
+    let identity = source::slot::identify_system(&mut wire).await.map_err(RelayError::Source)?;
+    let system = (identity.system_id, identity.timeline);
     let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_segment_size'";
     let rows = wire.query(sql).await.map_err(RelayError::Publisher)?;
     let size = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());

@@ -9,8 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -311,16 +310,9 @@ impl Inner {
             return Ok(());
         }
         let path = self.path(&entry.state.name);
-        let written = || -> io::Result<()> {
-            let new = path.with_extension("new");
-            let mut file =
-                fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(&serde_json::to_vec_pretty(&entry.state)?)?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            fs::File::open(&self.dir)?.sync_all()
-        };
-        written().map_err(|error| io_error("write", &path, &error))?;
+        let bytes = serde_json::to_vec_pretty(&entry.state).map_err(io::Error::from);
+        let written = bytes.and_then(|bytes| catalog::replace_file(&path, &bytes));
+        written.map_err(|error| io_error("write", &path, &error))?;
         entry.kept = Some(entry.state.clone());
         Ok(())
     }

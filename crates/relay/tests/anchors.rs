@@ -8,7 +8,7 @@ use base::{Lsn, PgVersion};
 use catalog::{Catalog, Look};
 use client::{ConnInfo, Session, connect};
 use output::{Decoder, Options, Publications};
-use relay::{Anchors, place_of};
+use relay::Anchors;
 use testkit::{Cluster, Major, wait_for};
 use tokio::runtime::Runtime;
 use txn::DirSpool;
@@ -154,7 +154,7 @@ fn l2_the_same_comes_out_from_every_anchor() {
         let dir = tempfile::tempdir().unwrap();
         let mut anchors = Anchors::open(dir.path(), DISTANCE).unwrap();
         let first = anchors.add(&stage.catalog, begins).unwrap();
-        assert_eq!(first, place_of(&stage.catalog));
+        assert_eq!(first, stage.catalog.needs_from());
         let (mut decoder, _spool) = stage.decoder(stage.catalog.clone(), begins);
         let whole = decode(&mut decoder, &wal, Some(&mut anchors));
         assert!(whole.len() > 100, "{} transactions", whole.len());

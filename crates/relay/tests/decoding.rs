@@ -244,7 +244,7 @@ fn l4_one_pass_serves_every_form() {
         assert_eq!((ours.len(), differ), (theirs.len(), None), "{}", way.slot);
     }
     assert!(counts[0] > 1000 && counts.iter().all(|count| *count == counts[0]), "{counts:?}");
-    // Who comes back in the middle gets the rest, and nothing else.
+    // A subscriber that comes back in the middle gets the rest, and nothing else.
     let whole = ours(&forms[0], stage.confirmed["plain"]);
     let ends: Vec<Lsn> = whole
         .iter()

@@ -104,7 +104,7 @@ impl Stage {
         let mut push = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut message = Vec::new();
             write(&mut message);
-            self.track.push(end_lsn, NO_TIME, &message);
+            self.track.push(end_lsn, NO_TIME, &message).unwrap();
         };
         push(&|out| encode::begin(out, commit_lsn, NO_TIME, Xid(7)));
         push(&|out| encode::message(out, None, true, commit_lsn, (b"p", &vec![b'x'; size])));

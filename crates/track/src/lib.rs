@@ -38,4 +38,4 @@ mod track;
 
 pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
-pub use track::{Limits, Pushed, Track};
+pub use track::{Limits, Pushed, TooLong, Track};

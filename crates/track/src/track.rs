@@ -1,6 +1,7 @@
 //! The writing end of a track.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -37,6 +38,18 @@ pub enum Pushed {
     /// A chapter begins with the next message. Relations must be described again in it.
     ChapterBegins,
 }
+
+/// A message of so many bytes, which no frame can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLong(pub usize);
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a message of {} bytes is longer than the protocol allows (1 GiB)", self.0)
+    }
+}
+
+impl std::error::Error for TooLong {}
 
 /// The writing end. Dropping it ends the track; what was written can still be read.
 #[derive(Debug)]
@@ -81,10 +94,13 @@ impl Track {
 
     /// Appends a message of pgoutput. `lsn` is what the frame says, `at` the time. Nobody sees it
     /// before [`Track::flush`].
-    pub fn push(&mut self, lsn: Lsn, at: PgTimestamp, message: &[u8]) -> Pushed {
+    ///
+    /// # Errors
+    /// The message is longer than the protocol allows. Nothing was appended.
+    pub fn push(&mut self, lsn: Lsn, at: PgTimestamp, message: &[u8]) -> Result<Pushed, TooLong> {
         let begins = self.offset + self.pending.len() as u64;
         let header = copy_data_header(message.len() + BEFORE - proto::frame::HEADER_SIZE);
-        let header = header.expect("no message is longer than the server's buffers");
+        let header = header.ok_or(TooLong(message.len()))?;
         self.pending.extend_from_slice(&header);
         self.pending.extend_from_slice(&xlog_data_header(lsn, lsn, at));
         self.pending.extend_from_slice(message);
@@ -95,12 +111,12 @@ impl Track {
         }
         let end = self.offset + self.pending.len() as u64;
         if !self.open.is_between() || end - self.chapter < self.limits.chapter_bytes {
-            return Pushed::GoesOn;
+            return Ok(Pushed::GoesOn);
         }
         self.chapter = end;
         let chapter = Chapter { offset: end, complete_from: self.complete_from, open: self.open.clone() };
         self.shared.state().chapters.push_back(chapter);
-        Pushed::ChapterBegins
+        Ok(Pushed::ChapterBegins)
     }
 
     /// Lets everybody see what was pushed. Only those wake who had read everything before.

@@ -97,7 +97,7 @@ impl Stream {
 
     fn push(&mut self, of: Of, message: Vec<u8>) {
         let is_description = message[0] == b'R';
-        if self.track.push(Lsn::new(self.lsn), NO_TIME, &message) == Pushed::ChapterBegins {
+        if self.track.push(Lsn::new(self.lsn), NO_TIME, &message).unwrap() == Pushed::ChapterBegins {
             self.described.clear();
         }
         if !is_description {

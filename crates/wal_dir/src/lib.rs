@@ -26,6 +26,7 @@ mod shared;
 mod writer;
 
 pub use error::Error;
+pub use names::forks;
 pub use reader::{Piece, Reader, Readers};
 pub use shared::Fork;
 pub use writer::{Opened, Writer};

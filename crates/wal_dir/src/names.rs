@@ -55,9 +55,10 @@ pub(crate) fn history_of(name: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// Where a timeline was left, by the lines of a history file: `1\t0/3000000\twhy`. The oldest comes
-/// first.
-pub(crate) fn forks(text: &str) -> Option<Vec<(u32, Lsn)>> {
+/// Where each timeline was left, by the lines of a history file: `1\t0/3000000\twhy`. The oldest
+/// comes first. `None` if the text is none.
+#[must_use]
+pub fn forks(text: &str) -> Option<Vec<(u32, Lsn)>> {
     let mut forks: Vec<(u32, Lsn)> = Vec::new();
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let mut fields = line.split_whitespace();

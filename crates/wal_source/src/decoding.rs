@@ -26,7 +26,7 @@ use crate::decoded::Decoded;
 use crate::error::{Error, Kind};
 use crate::gather::{Gather, Handed};
 use crate::keeper::Keeper;
-use crate::restart::{Restart, last_record};
+use crate::restart::Restart;
 use crate::unfit::Unfit;
 use crate::{OpenSpool, Settings};
 
@@ -166,7 +166,7 @@ impl Decoding {
     ) -> Result<Decoding, Error> {
         restart_lsn.advance(restart.lsn());
         let Restart { slot, timeline, seen, catalog, .. } = restart;
-        let saved = last_record(&catalog);
+        let saved = catalog.needs_from();
         let decoder = wanted.decoder(catalog)?;
         let path = wanted.settings.restart_file.clone();
         let keeper = Keeper::new(path, (slot, timeline, seen), restart_lsn, saved);
@@ -203,7 +203,7 @@ impl Decoding {
     /// Where the last record before [`Decoding::position`] begins that was read; if none was, where
     /// reading begins.
     pub(crate) fn last_record(&self) -> Lsn {
-        last_record(self.decoder.place().catalog)
+        self.decoder.place().catalog.needs_from()
     }
 
     /// The position from which its slot must keep WAL.

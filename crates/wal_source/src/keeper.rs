@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
-use crate::restart::{Restart, last_record};
+use crate::restart::Restart;
 
 /// Catalogs are kept anew after this much WAL and [`KEEP_AFTER`], or after [`KEEP_BYTES_MAX`].
 const KEEP_BYTES: u64 = 1 << 20;
@@ -100,7 +100,7 @@ impl Keeper {
             self.saving = None;
         }
         let Some(candidate) = &mut self.candidate else {
-            let last = last_record(place.catalog);
+            let last = place.catalog.needs_from();
             // A slot that was made anew may not have this WAL yet. If the catalogs were kept now, a
             // restart would believe that it does.
             let since = if last < self.restart_lsn.lsn() { 0 } else { last.bytes_since(self.saved) };

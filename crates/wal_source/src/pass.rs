@@ -33,7 +33,6 @@ use crate::decoded::Decoded;
 use crate::decoding::{Decoding, LOOK, LOOK_OFTEN, Outlet};
 use crate::error::{Error, Kind};
 use crate::gather::Handed;
-use crate::restart::last_record;
 use crate::sharing::{Command, Joining, LinkedDecoding, NEAR_BYTES, SeatOutcome, Sharing, Streams};
 use crate::shipping::Shipping;
 
@@ -249,7 +248,7 @@ impl Hub {
     async fn next_owner(&mut self) -> Option<Shipping> {
         let (id, seat) = self.seats.iter().next()?;
         let last =
-            self.pass.place(*id).map_or_else(|| self.pass.decoded(), |place| last_record(place.catalog));
+            self.pass.place(*id).map_or_else(|| self.pass.decoded(), |place| place.catalog.needs_from());
         match start(&*seat.streams, self.pass.position(), last).await {
             Ok(stream) => {
                 // From now on the stream reports that itself.

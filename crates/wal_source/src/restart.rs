@@ -125,7 +125,7 @@ impl Restart {
     /// The position from which WAL is needed.
     #[must_use]
     pub fn lsn(&self) -> Lsn {
-        last_record(&self.catalog)
+        self.catalog.needs_from()
     }
 }
 
@@ -174,10 +174,4 @@ impl Header<'_> {
             catalog,
         })
     }
-}
-
-/// Where the last record begins that was read; if none was, where reading begins.
-pub(crate) fn last_record(catalog: &Catalog) -> Lsn {
-    let last = catalog.last();
-    if last.is_valid() { last } else { catalog.start() }
 }
