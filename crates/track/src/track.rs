@@ -39,7 +39,7 @@ pub enum Pushed {
     ChapterBegins,
 }
 
-/// A message of so many bytes, which no frame can have.
+/// A message that is longer than a frame can be; its length in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLong(pub usize);
 
