@@ -1,7 +1,7 @@
 //! `cargo x test`: one command from a fresh checkout to one line that says how it went.
 //!
-//! `cargo test` runs one test binary after the other. Many have a single test that mostly waits, so
-//! here two binaries run at the same time ([`binaries`]).
+//! `cargo test` runs one test binary after the other. Most have few tests that mostly wait, so here
+//! two binaries run at the same time ([`binaries`]).
 
 mod binaries;
 
@@ -78,8 +78,8 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
         all_majors || std::env::var_os("PGSLUICE_TEST_MAJORS").is_some_and(|majors| !majors.is_empty());
     let majors = majors.iter().map(Major::to_string).collect::<Vec<_>>().join(",");
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let threads = (cores * 2).min(THREADS_MAX).div_ceil(binaries::LANES);
-    println!("test: PostgreSQL {majors}, {threads} tests at a time in each of {} lanes", binaries::LANES);
+    let tests = (cores * 2).min(THREADS_MAX);
+    println!("test: PostgreSQL {majors}, {tests} tests at a time");
     let mut environment = vec![("PGSLUICE_TEST_MAJORS", majors.into()), ("PGSLUICE_BIN", program.into())];
     if !chosen && std::env::var_os(testkit::TURNS).is_none() {
         let seed = rand::random_range(0..1_000_000_u32);
@@ -93,9 +93,9 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
         println!("test: temporary files in {IN_MEMORY}; TMPDIR names another place");
         environment.push(("TMPDIR", IN_MEMORY.into()));
     }
-    let mut arguments: Vec<String> = filter.into_iter().map(str::to_owned).collect();
-    arguments.push(format!("--test-threads={threads}"));
-    binaries::run(binaries::built()?, &arguments, &environment, &mut |line| {
+    let arguments: Vec<String> = filter.into_iter().map(str::to_owned).collect();
+    let terms = binaries::Terms { arguments: &arguments, environment: &environment, tests };
+    binaries::run(binaries::built()?, &terms, &mut |line| {
         println!("{line}");
         tally.read(line);
     })

@@ -164,8 +164,7 @@ fn the_server_can_wait_for_the_relay() {
     let (cluster, dir, runtime) = (cluster(major), tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     work(&cluster, 1);
     let running = start(&runtime, &cluster, dir.path());
-    cluster.sql(DB, "ALTER SYSTEM SET synchronous_standby_names = 'relay'").unwrap();
-    cluster.sql(DB, "SELECT pg_reload_conf()").unwrap();
+    cluster.set_synchronous_standby_names("relay").unwrap();
     wait_for("a synchronous standby", PATIENCE, || {
         Ok(cluster.one(DB, "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'") == "1")
     })

@@ -24,6 +24,7 @@ use crate::server::server_dir;
 use crate::sql::{self, Rows};
 use crate::template;
 use crate::user::ServerUser;
+use crate::wait::wait_for;
 
 /// Below the ports that the kernel hands out to clients (32768 and up), so that a cluster that is
 /// down keeps its port.
@@ -250,6 +251,28 @@ impl Cluster {
             [row] if row.len() == 1 => row[0].clone().unwrap_or_default(),
             rows => panic!("one value expected, {} rows came from: {sql}", rows.len()),
         }
+    }
+
+    /// Sets `synchronous_standby_names` and returns when every later commit goes by it, in sessions
+    /// that exist, too.
+    ///
+    /// A commit waits only after the checkpointer has told all processes that there are standbys to
+    /// wait for, some time after the setting is shown. The checkpointer reads its settings before
+    /// it begins a checkpoint. The first one here may have been asked for after it had read them.
+    ///
+    /// # Errors
+    /// What the server answers; when the setting is not shown in time.
+    pub fn set_synchronous_standby_names(&self, names: &str) -> Result<()> {
+        const DB: &str = "postgres";
+        self.sql(DB, &format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'"))?;
+        self.sql(DB, "SELECT pg_reload_conf()")?;
+        wait_for("synchronous_standby_names to be shown", START_BOUND, || {
+            Ok(self.one(DB, "SHOW synchronous_standby_names") == names)
+        })?;
+        for _ in 0..2 {
+            self.sql(DB, "CHECKPOINT")?;
+        }
+        Ok(())
     }
 
     /// CPU seconds by kind of process since the server started: `walsender`, `client backend`,

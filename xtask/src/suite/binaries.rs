@@ -1,12 +1,12 @@
 //! The test binaries of the workspace, run in lanes.
 //!
 //! ```text
-//!             +-> lane: scenarios ------------------------------+
-//!   queue ----+                                                 +--> lines, as they come
-//!             +-> lane: golden, crash, memory, ... one by one --+
+//!                             +-> lane: golden, ... one by one --+
+//!   scenarios alone, then ----+                                  +--> lines, as they come
+//!                             +-> lane: crash, ... one by one ---+
 //! ```
-//! A lane takes the next binary when it has ended one. Those that take longest stand first in the
-//! queue.
+//! The scenarios are hundreds of tests, which keep every processor busy by themselves. A lane takes
+//! the next binary when it has ended one. Those that take longest stand first in the queue.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ use crate::cargo::cargo;
 /// Binaries at the same time. The tests of each run several at a time.
 pub(super) const LANES: usize = 2;
 
-/// Test targets that take minutes, the longest first.
+/// Test targets that take minutes, the longest first. The first runs alone.
 const LONGEST: [&str; 6] = ["scenarios", "golden", "crash", "conformance", "memory", "check"];
 
 /// One test binary.
@@ -66,25 +66,40 @@ fn binary(message: &str) -> Option<Binary> {
     })
 }
 
-/// Runs them all with these arguments and variables. `line` gets each line that they print. Returns
-/// whether all succeeded.
-pub(super) fn run(
+/// How binaries are run.
+pub(super) struct Terms<'a> {
+    /// Arguments of all.
+    pub(super) arguments: &'a [String],
+    pub(super) environment: &'a [(&'a str, OsString)],
+    /// Tests at the same time, of all lanes together.
+    pub(super) tests: usize,
+}
+
+/// Runs them all. `line` gets each line that they print. Returns whether all succeeded.
+pub(super) fn run(queue: VecDeque<Binary>, terms: &Terms<'_>, line: &mut dyn FnMut(&str)) -> Result<bool> {
+    let (alone, rest) = queue.into_iter().partition(|binary| binary.target == LONGEST[0]);
+    let first = run_in_lanes(alone, 1, terms, line)?;
+    Ok(run_in_lanes(rest, LANES, terms, line)? && first)
+}
+
+fn run_in_lanes(
     queue: VecDeque<Binary>,
-    arguments: &[String],
-    environment: &[(&str, OsString)],
+    lanes: usize,
+    terms: &Terms<'_>,
     line: &mut dyn FnMut(&str),
 ) -> Result<bool> {
     let queue = Mutex::new(queue);
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+    let threads = terms.tests.div_ceil(lanes);
     let (sender, lines) = channel();
     thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES)
+        let lanes: Vec<_> = (0..lanes)
             .map(|_| {
                 let sender = sender.clone();
                 scope.spawn(move || -> Result<bool> {
                     let mut fine = true;
                     while let Some(binary) = next() {
-                        fine &= binary.run(arguments, environment, &sender)?;
+                        fine &= binary.run(terms, threads, &sender)?;
                     }
                     Ok(fine)
                 })
@@ -101,18 +116,14 @@ pub(super) fn run(
 }
 
 impl Binary {
-    fn run(
-        &self,
-        arguments: &[String],
-        environment: &[(&str, OsString)],
-        lines: &Sender<String>,
-    ) -> Result<bool> {
+    fn run(&self, terms: &Terms<'_>, threads: usize, lines: &Sender<String>) -> Result<bool> {
         let name = format!("{} of {}", self.target, self.package.display());
         // Nobody listens any more only if this thread's result is not wanted either.
         let tell = |line: String| _ = lines.send(line);
         let started = Instant::now();
         let mut command = Command::new(&self.program);
-        command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
+        command.args(terms.arguments).arg(format!("--test-threads={threads}"));
+        command.envs(terms.environment.iter().map(|(name, value)| (name, value)));
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {name}"))?;
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
@@ -160,8 +171,9 @@ mod tests {
             };
             let mut lines = Vec::new();
             let queue = programs.iter().map(binary).collect();
-            let fine = run(queue, &["a line".to_owned()], &[], &mut |line| lines.push(line.to_owned()));
-            lines.retain(|line| line == "a line");
+            let terms = Terms { arguments: &["a line".to_owned()], environment: &[], tests: 4 };
+            let fine = run(queue, &terms, &mut |line| lines.push(line.to_owned()));
+            lines.retain(|line| line.starts_with("a line --test-threads=2"));
             (fine.unwrap(), lines.len())
         };
         assert_eq!(with(&["echo", "echo", "echo"]), (true, 3));

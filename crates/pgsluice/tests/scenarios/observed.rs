@@ -145,14 +145,7 @@ fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
         |s| {
             s.both("CREATE TABLE t (id int PRIMARY KEY)");
             s.follow();
-            let names = |s: &Scenario, names: &str| {
-                let alter = format!("ALTER SYSTEM SET synchronous_standby_names = '{names}'");
-                s.pair().target.sql("postgres", &alter).unwrap();
-                s.pair().target.sql("postgres", "SELECT pg_reload_conf()").unwrap();
-            };
-            names(s, "nobody");
-            let shown = || Ok(s.pair().target.one("postgres", "SHOW synchronous_standby_names") == "nobody");
-            wait_for("the setting", BOUND, shown).unwrap();
+            s.pair().target.set_synchronous_standby_names("nobody").unwrap();
             s.source("INSERT INTO t VALUES (1)");
             for number in 0..s.followers() {
                 // The process knows that it waits; the target tells why. The COMMIT of an idle
@@ -167,7 +160,7 @@ fn a_commit_that_waits_for_a_standby_is_named_and_cancelled_at_the_end() {
                 assert!(waits["what"].as_str().unwrap().contains("a synchronous standby"), "{waits}");
             }
             terminate_and_see_nothing_active(s);
-            names(s, "");
+            s.pair().target.set_synchronous_standby_names("").unwrap();
             s.follow();
             s.same();
         },
@@ -257,17 +250,18 @@ fn a_target_that_is_lost_is_noticed_while_the_first_copy_waits_for_the_source() 
         |source| source,
         |target| target,
         |s| {
-            s.both(
-                "CREATE TABLE large (id int PRIMARY KEY, v text); CREATE TABLE small (id int PRIMARY KEY)",
-            );
-            s.source("INSERT INTO large SELECT i, repeat('v', 100) FROM generate_series(1, 1500000) i");
-            s.source("INSERT INTO small SELECT generate_series(1, 1000)");
+            // The large one is blocked on the targets until the small one is locked on the source.
+            s.both("CREATE TABLE small (id int PRIMARY KEY)");
+            gated(s, "FOR TABLE t, small, mark");
+            s.source("INSERT INTO t SELECT i, i % 100 FROM generate_series(1, 10000) i");
+            s.source("INSERT INTO small VALUES (1)");
             s.run();
             for number in 0..s.followers() {
                 status_when(s, number, "the copy to begin", |status| status["phase"] == "copying");
             }
             let mut lock = Session::to(&s.source_url());
             lock.run("BEGIN; LOCK TABLE small IN ACCESS EXCLUSIVE MODE");
+            s.target("INSERT INTO public.go VALUES (1)");
             for number in 0..s.followers() {
                 status_when(s, number, "the copy to wait for the lock", |status| {
                     status["phase"] == "copying" && status["blocked"]["table"] == "public.small"

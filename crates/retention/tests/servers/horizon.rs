@@ -133,8 +133,7 @@ fn d2_only_a_transaction_that_may_be_in_commit_holds_the_horizon() {
         moves_past(&capturing, delete(&target, 4));
         drop(idle);
         // A commit waits for a standby that is away.
-        publisher.sql(DB, "ALTER SYSTEM SET synchronous_standby_names = 'away'").unwrap();
-        publisher.sql(DB, "SELECT pg_reload_conf()").unwrap();
+        publisher.set_synchronous_standby_names("away").unwrap();
         let (info, runtime) = (ConnInfo::parse(&publisher.url(DB)).unwrap(), &capturing.runtime);
         let waiting = runtime.spawn(async move {
             let session = client::connect(&info, "waits", &[]).await.unwrap();
