@@ -61,6 +61,11 @@ pub(crate) fn build_pgsluice(profile: Profile, also: &[&str]) -> Result<PathBuf>
     also.iter().for_each(|package| {
         command.args(["--package", package]);
     });
+    if matches!(profile, Profile::Dev) {
+        // As tests have them: with other features, everything above would be built once more.
+        command.args(["--package", "plan", "--package", "prefetch"]);
+        command.args(["--features", "plan/fixtures,prefetch/fixtures"]);
+    }
     ensure!(succeeds(&mut command)?, "building pgsluice failed");
     let target =
         metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;

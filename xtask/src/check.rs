@@ -40,7 +40,7 @@ const STEPS: [Step; 8] = [
         succeeds(doc.env("RUSTDOCFLAGS", "--deny warnings --allow rustdoc::private_intra_doc_links"))
     }),
     ("docs", || documents::run(true)),
-    ("deny", deny::run),
+    ("deny", || deny::run(true)),
 ];
 
 /// Runs every step; whether all are in order.

@@ -1,47 +1,33 @@
 //! `cargo deny`: licences, sources, bans; advisories where their database can be reached.
 //!
-//! Building the program takes minutes on a new machine. Where the database cannot be reached,
-//! everything else depends on files of ours. So [`PASSED`] holds the hash of these files as they
-//! were when the checks last passed, and where nothing has changed the program need not be built.
+//! Where the database cannot be reached, all depends on files of ours, and need not be checked
+//! twice ([`Inputs`]).
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use sha2::{Digest, Sha256};
 
 use crate::cargo::{cargo, metadata, succeeds};
+use crate::passed::Inputs;
 
 /// Known to work with deny.toml, and to build with the toolchain that the workspace asks for.
 const VERSION: &str = "0.20.2";
-/// The hash of [`inputs`] when the checks last passed.
-const PASSED: &str = "xtask/deny-passed.txt";
 const DATABASE: &str = "https://github.com/RustSec/advisory-db";
 /// How long the database is waited for.
 const REACHED_BOUND: Duration = Duration::from_secs(20);
 
-/// Runs the checks where they could tell something new; whether all hold.
-pub(crate) fn run() -> Result<bool> {
-    let unchanged = passed()? == hash()?;
-    if unchanged && !works("cargo-deny") && !works(&own()?.to_string_lossy()) && !database_is_reached()? {
-        println!("deny: not run: no database of advisories, and all else is as {PASSED} has it");
+/// Runs the checks and records that they passed, or with `check_only` says whether that is
+/// recorded; whether all hold.
+pub(crate) fn run(check_only: bool) -> Result<bool> {
+    let inputs = inputs()?;
+    let is_there = works("cargo-deny") || works(&own()?.to_string_lossy());
+    if check_only && !is_there && inputs.have_passed()? && !database_is_reached()? {
+        println!("deny: not run: cargo-deny is not there, and passed on the same inputs elsewhere");
         return Ok(true);
     }
-    let fine = run_program()?;
-    if fine && !unchanged {
-        println!("deny: {PASSED} is of other dependencies: `cargo x deny` writes it anew");
-    }
-    Ok(fine && unchanged)
-}
-
-/// Runs the checks; if all hold, writes [`PASSED`].
-pub(crate) fn run_and_record() -> Result<bool> {
-    let fine = run_program()?;
-    if fine {
-        std::fs::write(testkit::workspace_dir().join(PASSED), hash()? + "\n")?;
-    }
-    Ok(fine)
+    Ok(run_program()? && inputs.pass(check_only, "cargo x deny")?)
 }
 
 fn run_program() -> Result<bool> {
@@ -63,34 +49,22 @@ fn run_program() -> Result<bool> {
 }
 
 /// All that the checks depend on besides advisories.
-fn inputs() -> Result<Vec<PathBuf>> {
+fn inputs() -> Result<Inputs> {
     let metadata = metadata()?;
     let packages = metadata["packages"].as_array().context("no packages")?;
-    let manifests = packages.iter().filter_map(|package| package["manifest_path"].as_str());
-    let mut inputs: Vec<PathBuf> = manifests.map(PathBuf::from).collect();
-    inputs.sort();
-    let top = ["Cargo.toml", "Cargo.lock", "deny.toml"];
-    Ok(top.map(|name| testkit::workspace_dir().join(name)).into_iter().chain(inputs).collect())
-}
-
-fn hash() -> Result<String> {
-    let mut hash = Sha256::new();
-    hash.update(VERSION);
-    for input in inputs()? {
-        let bytes = std::fs::read(&input).with_context(|| format!("reading {}", input.display()))?;
-        hash.update(bytes.len().to_le_bytes());
-        hash.update(bytes);
+    let manifest = |package: &serde_json::Value| {
+        Some((package["name"].as_str()?.to_owned(), PathBuf::from(package["manifest_path"].as_str()?)))
+    };
+    let mut manifests: Vec<(String, PathBuf)> = packages.iter().filter_map(manifest).collect();
+    manifests.sort();
+    let mut inputs = Inputs::new("deny", VERSION);
+    for name in ["Cargo.toml", "Cargo.lock", "deny.toml"] {
+        inputs.add(name, &testkit::workspace_dir().join(name))?;
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// What [`PASSED`] has; empty if it is missing.
-fn passed() -> Result<String> {
-    match std::fs::read_to_string(testkit::workspace_dir().join(PASSED)) {
-        Ok(text) => Ok(text.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => Err(error).context(PASSED),
+    for (name, path) in manifests {
+        inputs.add(&name, &path)?;
     }
+    Ok(inputs)
 }
 
 fn database_is_reached() -> Result<bool> {

@@ -7,7 +7,7 @@ use conflict::{ConflictType, Resolution};
 use crate::both_ways::{BothWays, BothWaysPublished};
 use crate::conflict_rule::table_name;
 use crate::exit;
-use crate::settings::{Ends, SettingsTable, Which};
+use crate::settings::{Ends, RelayPlace, RelayTable, SettingsTable, Which};
 use crate::units::{Bytes, Seconds};
 
 /// Logical replication for stock PostgreSQL: copy, stream, apply
@@ -122,6 +122,12 @@ pub(crate) enum Command {
     Decode(DecodeArgs),
     /// Save the catalogs that decoding of WAL starts with
     Catalog(CatalogArgs),
+    /// Serve subscribers in the publisher's place, from one stream of its WAL
+    #[command(hide = true)]
+    Relay(Box<RelayArgs>),
+    /// Write the file of users of a relay
+    #[command(hide = true)]
+    User(UserArgs),
     /// Print a manual page in roff
     Man(ManArgs),
     /// Print a completion script
@@ -435,6 +441,63 @@ pub(crate) struct SourceArgs {
     /// Source database: a connection string or URI as libpq reads it
     #[arg(long, value_name = "CONNINFO", help_heading = "Servers")]
     pub(crate) source: Option<String>,
+}
+
+/// `relay`
+#[derive(Debug, Args)]
+pub(crate) struct RelayArgs {
+    #[command(flatten)]
+    pub(crate) settings: RelayTable,
+}
+
+/// `user`
+#[derive(Debug, Args)]
+pub(crate) struct UserArgs {
+    #[command(subcommand)]
+    pub(crate) command: UserCommand,
+}
+
+/// The commands about users of a relay.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Add a user, or give it another password
+    ///
+    /// Asks for the password, or reads it from standard input if that is no terminal. With
+    /// --from-source, takes over the verifier that the publisher has for the role of this name.
+    /// Such a user has the rights of its role on the publisher, and none here besides.
+    Add(UserAddArgs),
+    /// Remove a user
+    Drop(UserDropArgs),
+    /// List the users
+    List(UserListArgs),
+}
+
+/// `user add`
+#[derive(Debug, Args)]
+pub(crate) struct UserAddArgs {
+    /// The user's name
+    pub(crate) name: String,
+    /// Take the verifier from the publisher, which superusers may read
+    #[arg(long)]
+    pub(crate) from_source: bool,
+    #[command(flatten)]
+    pub(crate) place: RelayPlace,
+}
+
+/// `user drop`
+#[derive(Debug, Args)]
+pub(crate) struct UserDropArgs {
+    /// The user's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: RelayPlace,
+}
+
+/// `user list`
+#[derive(Debug, Args)]
+pub(crate) struct UserListArgs {
+    #[command(flatten)]
+    pub(crate) place: RelayPlace,
 }
 
 /// `man`

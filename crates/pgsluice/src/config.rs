@@ -13,12 +13,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::ArgMatches;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use toml::de::{DeTable, DeValue};
 
 use crate::failure::Failure;
-use crate::settings::{Place, Setting, SettingsTable};
+use crate::settings::{Place, RelayTable, Setting, SettingsTable};
 
 /// The settings of flags, environment and file.
 #[derive(Debug)]
@@ -63,13 +63,13 @@ enum Origin {
 }
 
 impl Config {
-    /// Gathers the settings of `matches` and the environment, and reads the file that one of them
-    /// names.
+    /// Gathers those of `settings` that `matches` and the environment have, and reads the file that
+    /// one of them names.
     pub(crate) fn gather(
+        settings: Vec<Setting>,
         matches: &ArgMatches,
         env: &dyn Fn(&str) -> Option<OsString>,
     ) -> anyhow::Result<Config> {
-        let settings = Setting::all();
         let mut given = Section::default();
         let mut environment = Section::default();
         for setting in &settings {
@@ -114,9 +114,10 @@ impl Config {
     /// file, otherwise the one made from flags and environment alone.
     pub(crate) fn subscriptions(&self) -> anyhow::Result<Vec<SettingsTable>> {
         let Some(file) = self.file.as_ref().filter(|file| !file.subscriptions.is_empty()) else {
-            return Ok(vec![self.table(None)?]);
+            return Ok(vec![self.read(None, SettingsTable::read)?]);
         };
-        let tables = file.subscriptions.iter().map(|section| self.table(Some(section)));
+        let read = |section| self.read(Some(section), SettingsTable::read);
+        let tables = file.subscriptions.iter().map(read);
         let tables = tables.collect::<anyhow::Result<Vec<_>>>()?;
         let wanted =
             self.given.values.get("subscription").or_else(|| self.environment.values.get("subscription"));
@@ -135,8 +136,17 @@ impl Config {
         Ok(position.map(|position| vec![tables.swap_remove(position)]).ok_or_else(not_there)?)
     }
 
-    /// All settings of one subscription.
-    fn table(&self, section: Option<&Section>) -> anyhow::Result<SettingsTable> {
+    /// All settings of a relay.
+    pub(crate) fn relay(&self) -> anyhow::Result<RelayTable> {
+        self.read(None, RelayTable::read)
+    }
+
+    /// All settings of one subscription or of a relay, as `read` has them from flags and values.
+    fn read<T>(
+        &self,
+        section: Option<&Section>,
+        read: fn(Vec<OsString>) -> Result<T, clap::Error>,
+    ) -> anyhow::Result<T> {
         let mut words = Vec::new();
         for setting in &self.settings {
             let Some((values, origin)) = self.look_up(&setting.key, section) else { continue };
@@ -148,12 +158,14 @@ impl Config {
                 own.push(word);
             }
             // Read alone first, so that a message can name the place of the text.
-            if let Err(error) = SettingsTable::read(own.clone()) {
+            if let Err(error) = read(own.clone())
+                && error.kind() != ErrorKind::MissingRequiredArgument
+            {
                 return Err(refusal(setting, &origin, &error).into());
             }
             words.extend(own);
         }
-        Ok(SettingsTable::read(words).map_err(|error| Failure::Together(error.to_string()))?)
+        Ok(read(words).map_err(|error| Failure::Together(error.to_string()))?)
     }
 
     /// The strongest source's texts for `key`. A subscription's own name is
@@ -233,7 +245,9 @@ impl File {
             let key = key.get_ref().as_ref();
             match value.get_ref() {
                 DeValue::Array(tables)
-                    if key == "subscription" && tables.iter().all(|item| item.get_ref().is_table()) =>
+                    if key == "subscription"
+                        && settings.iter().any(|setting| setting.key == key)
+                        && tables.iter().all(|item| item.get_ref().is_table()) =>
                 {
                     for table in tables.iter().filter_map(|item| item.get_ref().as_table()) {
                         file.subscriptions.push(Section::read_own(table, &at, settings)?);

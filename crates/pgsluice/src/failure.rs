@@ -127,6 +127,26 @@ pub(crate) enum Failure {
         address: SocketAddr,
         error: io::Error,
     },
+    /// Where a relay is to listen.
+    Listen {
+        address: SocketAddr,
+        error: io::Error,
+    },
+    /// A file of rules, users or maps of a relay.
+    RelayFile {
+        path: PathBuf,
+        why: String,
+    },
+    /// A user of a relay that is not there.
+    NoUser {
+        path: PathBuf,
+        name: String,
+    },
+    /// The publisher has no verifier of this role.
+    NoVerifier {
+        name: String,
+        why: String,
+    },
 }
 
 impl Failure {
@@ -138,7 +158,10 @@ impl Failure {
             | Failure::NoConflict { .. }
             | Failure::StillRuns { .. }
             | Failure::NotLooked { .. }
-            | Failure::Metrics { .. } => Code::Failed,
+            | Failure::Metrics { .. }
+            | Failure::Listen { .. }
+            | Failure::NoUser { .. }
+            | Failure::NoVerifier { .. } => Code::Failed,
             _ => Code::Usage,
         }
     }
@@ -162,7 +185,8 @@ impl fmt::Display for Failure {
             Failure::BadName(error) => error.fmt(f),
             Failure::Missing { key } => write!(
                 f,
-                "no {key} is set: use --{key}, PGSLUICE_{} or \"{key}\" in the configuration file",
+                "no {key} is set: use --{}, PGSLUICE_{} or \"{key}\" in the configuration file",
+                key.replace('_', "-"),
                 key.to_ascii_uppercase()
             ),
             Failure::HiddenSource => f.write_str(
@@ -182,6 +206,7 @@ impl fmt::Display for Failure {
             }
             Failure::NoNative { .. } | Failure::Adopted { .. } | Failure::NoConflict { .. } | Failure::StillRuns { .. } | Failure::NotLooked { .. } => self.of_subscription(f),
             Failure::Metrics { address, error } => write!(f, "could not serve metrics at {address}: {error}; give another address by --metrics"),
+            Failure::Listen { .. } | Failure::RelayFile { .. } | Failure::NoUser { .. } | Failure::NoVerifier { .. } => self.of_relay(f),
         }
     }
 }
@@ -224,6 +249,25 @@ impl Failure {
                 path.display(),
                 names.join(", ")
             ),
+            _ => unreachable!("another theme: {self:?}"),
+        }
+    }
+
+    /// A relay and its users.
+    fn of_relay(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Listen { address, error } => {
+                write!(f, "could not listen at {address}: {error}; give another address by --listen")
+            }
+            Failure::RelayFile { path, why } => write!(f, "{}: {why}", path.display()),
+            Failure::NoUser { path, name } => write!(
+                f,
+                "{} has no user \"{name}\": pgsluice user list prints those that it has",
+                path.display()
+            ),
+            Failure::NoVerifier { name, why } => {
+                write!(f, "the publisher gives no SCRAM-SHA-256 verifier of role \"{name}\": {why}")
+            }
             _ => unreachable!("another theme: {self:?}"),
         }
     }

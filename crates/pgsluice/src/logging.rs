@@ -11,16 +11,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::failure::Failure;
 use crate::invocation;
-use crate::settings::{LogFormat, Process};
+use crate::settings::{Log, LogFormat};
 
 /// Starts logging. Every line moves the bars of `bars` aside.
-pub(crate) fn start(process: &Process, bars: &MultiProgress) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&process.log_level)
-        .map_err(|error| Failure::LogLevel { level: process.log_level.clone(), error: error.to_string() })?;
-    let is_json = process.log_format == LogFormat::Json;
+pub(crate) fn start(own: &Log, bars: &MultiProgress) -> anyhow::Result<()> {
+    let filter = EnvFilter::try_new(&own.log_level)
+        .map_err(|error| Failure::LogLevel { level: own.log_level.clone(), error: error.to_string() })?;
+    let is_json = own.log_format == LogFormat::Json;
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(Aside { bars: bars.clone(), is_json });
-    let started = match process.log_format {
+    let started = match own.log_format {
         LogFormat::Text => log.with_ansi(console_has_colour()).with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).with_current_span(true).try_init(),
     };

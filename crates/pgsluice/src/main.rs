@@ -37,6 +37,7 @@ use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
+use crate::settings::Setting;
 use crate::subject::Subject;
 
 /// How long the process may delay its end for servers that must cancel their work.
@@ -75,7 +76,15 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
         Command::ErrorReference => return Ok(command::error_reference::error_reference()),
         _ => {}
     }
-    let mut config = Config::gather(own, &|name| std::env::var_os(name))?;
+    let env = |name: &str| std::env::var_os(name);
+    if matches!(command, Command::Relay(_) | Command::User(_)) {
+        let table = Config::gather(Setting::of_relay(), own, &env)?.relay()?;
+        return match command {
+            Command::User(args) => block_on(command::user::user(&table.place, &args.command)),
+            _ => block_on(command::relay::relay(&table)),
+        };
+    }
+    let mut config = Config::gather(Setting::all(), own, &env)?;
     let tables = config.subscriptions()?;
     match &command {
         Command::Decode(args) => return block_on(command::decode::decode(&only_table(tables)?, args)),
@@ -84,7 +93,6 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
     }
     let process = tables[0].process.clone();
     let subjects = tables.into_iter().map(Subject::new).collect::<anyhow::Result<Vec<_>>>()?;
-    let env = |name: &str| std::env::var_os(name);
     invocation::remember(&config.said(), &subjects, &env);
     // These commands end in order, and handle signals themselves.
     let sees_to_signals = matches!(command, Command::Run(_) | Command::Adopt(_));
@@ -112,6 +120,8 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             Command::Verify(args) => command::verify::verify(&only(subjects)?, &args).await,
             Command::Decode(_)
             | Command::Catalog(_)
+            | Command::Relay(_)
+            | Command::User(_)
             | Command::Man(_)
             | Command::Completions(_)
             | Command::ConfigReference

@@ -11,6 +11,8 @@
 //! Two things do not belong here: where a value comes from (`config`), and what a setting does
 //! (`engine::Settings` receives the result).
 
+mod relay;
+
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -20,6 +22,8 @@ use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
 
 use crate::conflict_rule::ConflictRule;
 use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
+
+pub(crate) use relay::{RelayPlace, RelayTable};
 
 /// All settings.
 #[derive(Debug, Clone, Args)]
@@ -414,6 +418,14 @@ pub(crate) struct Process {
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<SocketAddr>,
 
+    #[command(flatten)]
+    pub(crate) log: Log,
+}
+
+/// What a process tells of itself.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Process")]
+pub(crate) struct Log {
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value = "text", value_name = "FORM")]
     pub(crate) log_format: LogFormat,
@@ -488,7 +500,7 @@ pub(crate) enum CommitOrder {
     Relaxed,
 }
 
-/// See [`Process::log_format`].
+/// See [`Log::log_format`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
@@ -532,6 +544,11 @@ impl Setting {
     /// The whole table in its order.
     pub(crate) fn all() -> Vec<Setting> {
         SettingsTable::command().get_arguments().map(Setting::from_arg).collect()
+    }
+
+    /// The table of a relay, which has a file of its own.
+    pub(crate) fn of_relay() -> Vec<Setting> {
+        RelayTable::command().get_arguments().map(Setting::from_arg).collect()
     }
 
     fn from_arg(arg: &Arg) -> Setting {
@@ -599,8 +616,11 @@ pub(crate) enum Place {
 /// Adds the file key and the variable to the long help of every setting in `command` and its
 /// subcommands.
 pub(crate) fn with_other_names(command: Command) -> Command {
-    let table = Setting::all();
-    command.mut_subcommands(|command| annotated(command, &table))
+    let (table, of_relay) = (Setting::all(), Setting::of_relay());
+    command.mut_subcommands(|command| match command.get_name() {
+        "relay" | "user" => annotated(command, &of_relay),
+        _ => annotated(command, &table),
+    })
 }
 
 /// How to write a duration and a size, below the options of each command that takes one.

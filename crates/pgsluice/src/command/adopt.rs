@@ -34,7 +34,7 @@ pub(crate) async fn adopt(subject: &Subject, args: &AdoptArgs, process: &Process
     }
     let settings = subject.pipeline()?;
     let bars = MultiProgress::new();
-    logging::start(process, &bars)?;
+    logging::start(&process.log, &bars)?;
     let lock = Lock::acquire(&subject.state_dir, name).map_err(from_control)?;
     match operate::adopt::adopt(&settings, native).await.map_err(|error| from_adopt(&error))? {
         AdoptionOutcome::Missing => return Err(missing(native, &target.describe())),

@@ -13,6 +13,7 @@ pub(crate) mod enable;
 pub(crate) mod error_reference;
 pub(crate) mod man;
 pub(crate) mod refresh;
+pub(crate) mod relay;
 pub(crate) mod release;
 pub(crate) mod relook;
 pub(crate) mod run;
@@ -20,6 +21,7 @@ pub(crate) mod sequences;
 pub(crate) mod skip;
 pub(crate) mod status;
 pub(crate) mod stop;
+pub(crate) mod user;
 pub(crate) mod verify;
 
 use std::io::Write as _;

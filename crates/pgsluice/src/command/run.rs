@@ -50,7 +50,7 @@ pub(crate) async fn run(subjects: &[Subject], process: &Process) -> anyhow::Resu
     let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
     let settings = settings.into_iter().zip(directions(subjects)).collect();
     let bars = MultiProgress::new();
-    logging::start(process, &bars)?;
+    logging::start(&process.log, &bars)?;
     run_logged(settings, process, &bars).await
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn run_logged(
             .map_err(|error| Failure::Metrics { address, error })?;
         tracing::info!("serving metrics at http://{bound}/metrics");
     }
-    let on_terminal = std::io::stderr().is_terminal() && process.log_format == LogFormat::Text;
+    let on_terminal = std::io::stderr().is_terminal() && process.log.log_format == LogFormat::Text;
     *quiet.lock().unwrap_or_else(PoisonError::into_inner) = Some(Quiet::when(on_terminal));
     let code = tokio::select! {
         code = run_all(pipelines) => code,

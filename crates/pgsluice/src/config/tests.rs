@@ -25,7 +25,7 @@ fn read(flags: &[&str], env: &[(&str, &str)], file: Option<&str>) -> anyhow::Res
     let (_, own) = matches.subcommand().unwrap();
     let look_up =
         |name: &str| env.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(*value));
-    Config::gather(own, &look_up)?.subscriptions()
+    Config::gather(Setting::all(), own, &look_up)?.subscriptions()
 }
 
 /// The one subscription of valid settings.
@@ -209,7 +209,7 @@ fn what_the_target_has_stored_is_weaker_than_all_but_the_default() {
     let read = |words: &[&str]| {
         let words = [&["pgsluice", "run", "--subscription", "s"], words].concat();
         let matches = Cli::command().try_get_matches_from(words).unwrap();
-        let mut config = Config::gather(matches.subcommand().unwrap().1, &|_| None).unwrap();
+        let mut config = Config::gather(Setting::all(), matches.subcommand().unwrap().1, &|_| None).unwrap();
         config.add_stored("s", stored());
         config.add_stored("other", BTreeMap::from([("batch_rows_max".to_owned(), vec!["8".into()])]));
         config.subscriptions().unwrap().remove(0).apply.batch_rows_max

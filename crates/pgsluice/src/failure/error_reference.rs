@@ -254,6 +254,11 @@ base::error_reference! {
         "Give another address with `--metrics`.",
         &[],
     ),
+    // `pgsluice relay` is not offered yet.
+    Failure::Listen { .. }
+    | Failure::RelayFile { .. }
+    | Failure::NoUser { .. }
+    | Failure::NoVerifier { .. } => nothing_of_its_own(),
 }
 
 fn at_line(line: usize) -> String {

@@ -161,7 +161,11 @@ fn a1_a_conflict_is_reported_once_and_by_the_head() {
 /// serialised.
 #[test]
 fn a2_tables_with_hidden_keys_are_serialised() {
-    scenario_with(PARALLEL, |s| {
+    // The log names why a chunk did not hold.
+    let told = PARALLEL.iter().map(|own| [own, &["--log-level", "info,apply=debug"][..]].concat());
+    let told: Vec<Vec<&str>> = told.collect();
+    let told: Vec<&[&str]> = told.iter().map(Vec::as_slice).collect();
+    scenario_with(&told, |s| {
         s.both(
             "CREATE TABLE expr (id int PRIMARY KEY, t text); CREATE UNIQUE INDEX ON expr (lower(t)); \
              CREATE TABLE partial (id int PRIMARY KEY, owner int, active bool); \
@@ -192,7 +196,10 @@ fn a2_tables_with_hidden_keys_are_serialised() {
         s.catch_up();
         s.same();
         for number in 0..s.followers() {
-            assert_eq!(total(s, number, "ahead_void"), 0, "strategy {number}");
+            let log = s.log(number);
+            let early: Vec<&str> =
+                log.lines().filter(|line| line.contains("does not hold so early")).collect();
+            assert_eq!(total(s, number, "ahead_void"), 0, "strategy {number}: {early:#?}");
         }
     });
 }

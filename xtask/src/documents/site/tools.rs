@@ -12,7 +12,7 @@ use sha2::{Digest, Sha512};
 
 use crate::cargo::{cargo, succeeds};
 
-const MDBOOK: &str = "0.5.4";
+pub(super) const MDBOOK: &str = "0.5.4";
 const MERMAID: &str = "11.12.1";
 const MERMAID_HASH: &str =
     "sha512-UlIZrRariB11TY1RtTgUWp65tphtBv4CSq7vyS2ZZ2TgoMjs2nloq+wFqxiwcxlhHUvs7DPGgMjs2aeQxz5h9g==";
@@ -38,12 +38,15 @@ pub(super) fn fetch(dir: &Path) -> Result<Option<Tools>> {
     Ok(Some(Tools { mdbook, mermaid }))
 }
 
+/// Whether mdBook is in `dir`.
+pub(super) fn has_mdbook(dir: &Path) -> bool {
+    let version = Command::new(dir.join("bin/mdbook")).arg("--version").stderr(Stdio::null()).output();
+    version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim().ends_with(&format!("v{MDBOOK}")))
+}
+
 fn mdbook(dir: &Path) -> Result<Option<PathBuf>> {
     let program = dir.join("bin/mdbook");
-    let version = Command::new(&program).arg("--version").stderr(Stdio::null()).output();
-    let is_there = version
-        .is_ok_and(|said| String::from_utf8_lossy(&said.stdout).trim().ends_with(&format!("v{MDBOOK}")));
-    if is_there {
+    if has_mdbook(dir) {
         return Ok(Some(program));
     }
     println!("docs: installing mdbook {MDBOOK} into {}", dir.display());

@@ -1,0 +1,196 @@
+//! `pgsluice relay --source URL --listen ADDRESS --data-dir DIRECTORY`.
+//!
+//! Runs until SIGTERM or SIGINT. SIGHUP reads the files of access again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use indicatif::MultiProgress;
+use listener::{AccessTable, CertificateMaps, Door, Limits, Rules, TableError, Tls, TlsFiles, Users};
+use relay::{Relay, RelayError, RelaySettings, Timeouts, TrackLimits};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::exit::{Code, exit};
+use crate::failure::Failure;
+use crate::logging;
+use crate::settings::RelayTable;
+use crate::subject::end;
+
+/// Serves subscribers until stopped.
+pub(crate) async fn relay(table: &RelayTable) -> anyhow::Result<Code> {
+    logging::start(&table.log, &MultiProgress::new())?;
+    let source = end("source", table.place.source.as_deref())?;
+    let data_dir = table.place.data_dir.clone().ok_or(Failure::Missing { key: "data_dir" })?;
+    let address = table.network.listen.ok_or(Failure::Missing { key: "listen" })?;
+    let access = AccessFiles::of(table);
+    let (rules, tls) = access.load()?;
+    let mut signals = Signals::listen()?;
+    let socket = TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
+    let described = source.describe();
+    let settings = RelaySettings {
+        source,
+        name: table.wal.primary_slot_name.clone(),
+        data_dir,
+        rules,
+        tls,
+        limits: limits(table),
+        tracks: TrackLimits::default(),
+        timeouts: Timeouts {
+            wal_receiver_status_interval: table.wal.wal_receiver_status_interval.0,
+            wal_receiver_timeout: table.wal.wal_receiver_timeout.0,
+            wal_sender_timeout: table.wal.wal_sender_timeout.0,
+        },
+    };
+    let stop = CancellationToken::new();
+    let Some(relay) = open(settings, &stop, &mut signals).await? else { return Ok(Code::Done) };
+    tokio::spawn(heed(signals, stop, access, relay.door()));
+    tracing::info!("serving subscribers of {described} at {}", socket.local_addr()?);
+    relay.run(socket).await.map_err(|error| from_relay(&error))?;
+    tracing::info!("stopped");
+    Ok(Code::Done)
+}
+
+/// Opens the relay; `None` if it was told to stop meanwhile.
+async fn open(
+    settings: RelaySettings,
+    stop: &CancellationToken,
+    signals: &mut Signals,
+) -> anyhow::Result<Option<Relay>> {
+    let mut opening = std::pin::pin!(Relay::open(settings, stop.clone()));
+    loop {
+        tokio::select! {
+            opened = &mut opening => return opened.map(Some).map_err(|error| from_relay(&error)),
+            signal = signals.next() => match signal {
+                Received::Stop { name, .. } => {
+                    tracing::info!("{name}: stopping");
+                    return Ok(None);
+                }
+                // The files have just been read.
+                Received::Reload => {}
+            },
+        }
+    }
+}
+
+fn limits(table: &RelayTable) -> Limits {
+    let network = &table.network;
+    let all = network.max_connections;
+    let most = |own: Option<u32>| own.unwrap_or(all) as usize;
+    Limits {
+        connections: all as usize,
+        per_user: most(network.max_connections_per_user),
+        per_address: most(network.max_connections_per_address),
+        time_to_authenticate: network.authentication_timeout.0,
+        ..Limits::default()
+    }
+}
+
+/// The files that say who may connect.
+struct AccessFiles {
+    hba: Option<PathBuf>,
+    ident: Option<PathBuf>,
+    users: Option<PathBuf>,
+    tls: Option<TlsFiles>,
+}
+
+impl AccessFiles {
+    fn of(table: &RelayTable) -> AccessFiles {
+        let network = &table.network;
+        let tls = network.ssl_cert_file.clone().zip(network.ssl_key_file.clone());
+        AccessFiles {
+            hba: table.access.hba_file.clone(),
+            ident: table.access.ident_file.clone(),
+            users: table.place.users(),
+            tls: tls.map(|(certificate, key)| TlsFiles {
+                certificate,
+                key,
+                client_roots: network.ssl_ca_file.clone(),
+            }),
+        }
+    }
+
+    /// Reads them all.
+    fn load(&self) -> anyhow::Result<(Rules, Option<Tls>)> {
+        let access = self.hba.as_deref().map(|path| parsed(path, AccessTable::parse)).transpose()?;
+        let maps = self.ident.as_deref().map(|path| parsed(path, CertificateMaps::parse)).transpose()?;
+        // A relay may have no users: there are certificates, too.
+        let users = self.users.as_deref().filter(|path| path.exists());
+        let users = users.map(|path| parsed(path, Users::parse)).transpose()?;
+        let tls = self.tls.as_ref().map(Tls::load).transpose();
+        let tls = tls.map_err(|error| exit(Code::Usage, error.to_string()))?;
+        let rules = Rules {
+            access: access.unwrap_or_default(),
+            users: users.unwrap_or_default(),
+            maps: maps.unwrap_or_default(),
+        };
+        Ok((rules, tls))
+    }
+}
+
+/// What the file at `path` says.
+pub(super) fn parsed<T>(path: &Path, parse: impl Fn(&str) -> Result<T, TableError>) -> Result<T, Failure> {
+    let wrong = |why: String| Failure::RelayFile { path: path.to_owned(), why };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    parse(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// A signal that came.
+enum Received {
+    Stop { name: &'static str, number: i32 },
+    Reload,
+}
+
+/// SIGTERM, SIGINT and SIGHUP. From the beginning on, none of them ends the process by itself.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    reload: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Signals> {
+        let listen = |kind, name| signal(kind).with_context(|| format!("could not listen for {name}"));
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate(), "SIGTERM")?,
+            interrupt: listen(SignalKind::interrupt(), "SIGINT")?,
+            reload: listen(SignalKind::hangup(), "SIGHUP")?,
+        })
+    }
+
+    async fn next(&mut self) -> Received {
+        tokio::select! {
+            _ = self.terminate.recv() => Received::Stop { name: "SIGTERM", number: 15 },
+            _ = self.interrupt.recv() => Received::Stop { name: "SIGINT", number: 2 },
+            _ = self.reload.recv() => Received::Reload,
+        }
+    }
+}
+
+/// The first SIGTERM or SIGINT cancels `stop`, the second ends the process. SIGHUP gives `door` the
+/// rules as they are in the files then.
+async fn heed(mut signals: Signals, stop: CancellationToken, access: AccessFiles, door: Arc<Door>) {
+    loop {
+        match signals.next().await {
+            Received::Stop { number, .. } if stop.is_cancelled() => std::process::exit(128 + number),
+            Received::Stop { name, .. } => {
+                tracing::info!("{name}: stopping");
+                stop.cancel();
+            }
+            Received::Reload => match access.load() {
+                Ok((rules, tls)) => {
+                    door.reload(rules, tls);
+                    tracing::info!("SIGHUP: the rules of access were read again");
+                }
+                Err(error) => tracing::error!("SIGHUP: the old rules of access stay: {error:#}"),
+            },
+        }
+    }
+}
+
+/// An error of a relay with its exit code.
+fn from_relay(error: &RelayError) -> anyhow::Error {
+    exit(Code::Failed, base::with_causes(error))
+}
