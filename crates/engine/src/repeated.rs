@@ -22,9 +22,10 @@ const FIRST: Duration = Duration::from_secs(10);
 /// Longest time from one "still" to the next.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
-/// A stream that has lasted for this long with nothing behind does not fail as the attempts before
-/// it did. The source is asked for its end once a second.
-const LEVEL_AFTER: Duration = Duration::from_secs(3);
+/// A stream that has lasted for this long does not fail as the attempts before it did. An attempt
+/// that fails may get further than those before, up to the transaction that it fails in. The source
+/// is asked for its end once a second.
+const LASTS: Duration = Duration::from_secs(3);
 /// Interval between checks of the stream.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -116,8 +117,8 @@ impl Saying {
     }
 }
 
-/// Logs that the failure `before` is over, once the stream has got further than `applied`, or has
-/// nothing behind.
+/// Logs that the failure `before` is over, once the stream has lasted, and has got further than
+/// `applied` or has nothing behind.
 pub(crate) async fn tell_when_over(
     settings: &Settings,
     status: &Status,
@@ -134,8 +135,8 @@ pub(crate) async fn tell_when_over(
         }
         let since = *streams_since.get_or_insert_with(Instant::now);
         let now = status.progress().snapshot().applied;
-        let is_level = || since.elapsed() > LEVEL_AFTER && status.snapshot().lag.total.bytes == Some(0);
-        if now > applied || is_level() {
+        let is_level = || status.snapshot().lag.total.bytes == Some(0);
+        if since.elapsed() > LASTS && (now > applied || is_level()) {
             let name = &settings.subscription;
             tracing::info!(subscription = %name, "going on: streaming, and applied up to {now}; before, {run}");
             status.set_failing(None);
