@@ -254,6 +254,7 @@ fn what_a_relay_lacks_is_named() {
     said(&["relay", "--config", path, "--listen", &taken.to_string()], 1, "could not listen at");
     said(&["relay", "--config", path, "--ssl-key-file", "/k"], 2, "--ssl-cert-file");
     said(&["relay", "--config", path, "--hba-file", "/there/is/none"], 2, "/there/is/none: ");
+    said(&["relay", "--config", path, "--users-file", "/nor/is/this"], 2, "/nor/is/this: ");
     for (name, why) in [("nobody", "it has no password"), ("x", "there is no such role")] {
         said(&["user", "add", name, "--from-source", "--config", path], 1, why);
     }

@@ -64,12 +64,12 @@ async fn open(
         tokio::select! {
             opened = &mut opening => return opened.map(Some).map_err(|error| from_relay(&error)),
             signal = signals.next() => match signal {
-                Received::Stop { name, .. } => {
+                SignalReceived::Stop { name, .. } => {
                     tracing::info!("{name}: stopping");
                     return Ok(None);
                 }
                 // The files have just been read.
-                Received::Reload => {}
+                SignalReceived::Reload => {}
             },
         }
     }
@@ -93,6 +93,8 @@ struct AccessFiles {
     hba: Option<PathBuf>,
     ident: Option<PathBuf>,
     users: Option<PathBuf>,
+    /// The file of users was named, so it must be there.
+    needs_users: bool,
     tls: Option<TlsFiles>,
 }
 
@@ -104,6 +106,7 @@ impl AccessFiles {
             hba: table.access.hba_file.clone(),
             ident: table.access.ident_file.clone(),
             users: table.place.users(),
+            needs_users: table.place.users_file.is_some(),
             tls: tls.map(|(certificate, key)| TlsFiles {
                 certificate,
                 key,
@@ -117,7 +120,7 @@ impl AccessFiles {
         let access = self.hba.as_deref().map(|path| parsed(path, AccessTable::parse)).transpose()?;
         let maps = self.ident.as_deref().map(|path| parsed(path, CertificateMaps::parse)).transpose()?;
         // A relay may have no users: there are certificates, too.
-        let users = self.users.as_deref().filter(|path| path.exists());
+        let users = self.users.as_deref().filter(|path| self.needs_users || path.exists());
         let users = users.map(|path| parsed(path, Users::parse)).transpose()?;
         let tls = self.tls.as_ref().map(Tls::load).transpose();
         let tls = tls.map_err(|error| exit(Code::Usage, error.to_string()))?;
@@ -138,7 +141,7 @@ pub(super) fn parsed<T>(path: &Path, parse: impl Fn(&str) -> Result<T, TableErro
 }
 
 /// A signal that came.
-enum Received {
+enum SignalReceived {
     Stop { name: &'static str, number: i32 },
     Reload,
 }
@@ -160,11 +163,11 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) -> Received {
+    async fn next(&mut self) -> SignalReceived {
         tokio::select! {
-            _ = self.terminate.recv() => Received::Stop { name: "SIGTERM", number: 15 },
-            _ = self.interrupt.recv() => Received::Stop { name: "SIGINT", number: 2 },
-            _ = self.reload.recv() => Received::Reload,
+            _ = self.terminate.recv() => SignalReceived::Stop { name: "SIGTERM", number: 15 },
+            _ = self.interrupt.recv() => SignalReceived::Stop { name: "SIGINT", number: 2 },
+            _ = self.reload.recv() => SignalReceived::Reload,
         }
     }
 }
@@ -174,12 +177,12 @@ impl Signals {
 async fn heed(mut signals: Signals, stop: CancellationToken, access: AccessFiles, door: Arc<Door>) {
     loop {
         match signals.next().await {
-            Received::Stop { number, .. } if stop.is_cancelled() => std::process::exit(128 + number),
-            Received::Stop { name, .. } => {
+            SignalReceived::Stop { number, .. } if stop.is_cancelled() => std::process::exit(128 + number),
+            SignalReceived::Stop { name, .. } => {
                 tracing::info!("{name}: stopping");
                 stop.cancel();
             }
-            Received::Reload => match access.load() {
+            SignalReceived::Reload => match access.load() {
                 Ok((rules, tls)) => {
                     door.reload(rules, tls);
                     tracing::info!("SIGHUP: the rules of access were read again");
