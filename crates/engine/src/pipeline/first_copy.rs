@@ -112,11 +112,15 @@ impl Attempt<'_> {
         if is_over(ends.row.as_ref()) {
             return Ok(Vec::new());
         }
+        // Clients may write to both sides of a pair once back has its slot, which it has before a
+        // copy begins, and only on a side without rows.
+        let rows_are_clients = self.direction.is_some_and(Direction::is_forth);
         let recorded = ends.state.copied_tables().await?;
         let mut unfinished: Vec<TableName> = Vec::new();
         for table in recorded.iter().filter(|table| !table.finished && table.replaced.is_none()) {
             let key = (table.schema.clone(), table.table.clone());
-            if !refused.contains(&key) && (table.begun || !self.has_rows(ends, &key).await?) {
+            let may_have_rows = table.begun || rows_are_clients;
+            if !refused.contains(&key) && (may_have_rows || !self.has_rows(ends, &key).await?) {
                 unfinished.push(TableName::new(&table.schema, &table.table));
             }
         }

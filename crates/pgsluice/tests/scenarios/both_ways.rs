@@ -21,7 +21,14 @@ const MAY_BE_WRITTEN: &str = "both sides may be written";
 /// side writes.
 struct Load {
     ends: Arc<AtomicBool>,
-    writer: JoinHandle<usize>,
+    writer: Option<JoinHandle<usize>>,
+}
+
+/// A test that fails must not go on writing.
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Load {
@@ -42,13 +49,13 @@ impl Load {
             }
             round
         });
-        Load { ends, writer }
+        Load { ends, writer: Some(writer) }
     }
 
     /// The number of transactions.
-    fn end(self) -> usize {
+    fn end(mut self) -> usize {
         self.ends.store(true, Ordering::Relaxed);
-        self.writer.join().unwrap()
+        self.writer.take().expect("it runs").join().unwrap()
     }
 }
 
@@ -112,6 +119,43 @@ fn both_ways_are_set_up_while_both_sides_are_written() {
             assert!(here.end() > 0 && there.end() > 0);
             assert_level(s);
             assert!(!s.log(0).contains("conflict"), "{}", s.log(0));
+            drop_both(s);
+        });
+    }
+}
+
+/// Clients may write to a table before its copy has begun. A start that comes in between copies it
+/// nevertheless: what is there is theirs.
+#[test]
+fn a_table_whose_copy_has_not_begun_keeps_what_clients_wrote() {
+    for mode in MODES {
+        let own = ["--both-ways", "--source-mode", mode, "--max-sync-workers-per-subscription", "1"];
+        scenario_with(&[&own], |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE large (id int PRIMARY KEY, v text)");
+            s.source("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 100) n");
+            s.source(
+                "INSERT INTO large SELECT n, repeat('x', 200) FROM generate_series(1, 20000) n; ANALYZE",
+            );
+            s.publish("FOR TABLE t, large, mark");
+            s.target("CREATE PUBLICATION p FOR TABLE t, large, mark");
+            let mut holder = Session::to(&s.target_url(0));
+            holder.run("BEGIN; LOCK TABLE large IN SHARE MODE");
+            s.run();
+            s.wait_for_log(MAY_BE_WRITTEN);
+            s.wait_for_log(&format!("\"pgsluice_{}\" at", s.name(0)));
+            s.target("INSERT INTO t SELECT n, 'theirs' FROM generate_series(1001, 1010) n");
+            s.kill();
+            let begun = "SELECT begun FROM pgsluice.copied_table WHERE table_name = 't'";
+            assert_eq!(s.target_one(begun), "f", "the copy has begun");
+            holder.run("COMMIT");
+            s.run();
+            s.wait_for_copy();
+            s.target("UPDATE t SET v = v || '!' WHERE id IN (1, 1001)");
+            assert_level(s);
+            assert_eq!(
+                s.source_one("SELECT count(*) || ' ' || count(*) FILTER (WHERE v LIKE '%!') FROM t"),
+                "110 2"
+            );
             drop_both(s);
         });
     }
