@@ -4,13 +4,16 @@
 //! two binaries run at the same time ([`binaries`]).
 
 mod binaries;
+mod progress;
 
 use std::path::Path;
 
 use anyhow::Result;
 use testkit::Major;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cargo::{Profile, build_pgsluice};
+use progress::Progress;
 
 /// Each test may hold a pair of clusters, so not many. More at a time than twice the cores made
 /// loaded machines answer late.
@@ -94,11 +97,36 @@ fn run_tests(all_majors: bool, filter: Option<&str>, tally: &mut Tally) -> Resul
         environment.push(("TMPDIR", IN_MEMORY.into()));
     }
     let arguments: Vec<String> = filter.into_iter().map(str::to_owned).collect();
-    let terms = binaries::Terms { arguments: &arguments, environment: &environment, tests };
-    binaries::run(binaries::built()?, &terms, &mut |line| {
+    let progress = Progress::default();
+    let terms = binaries::Terms {
+        arguments: &arguments,
+        environment: &environment,
+        tests,
+        progress: progress.clone(),
+    };
+    tell_when_terminated(progress.clone())?;
+    let fine = binaries::run(binaries::built()?, &terms, &mut |line| {
         println!("{line}");
         tally.read(line);
-    })
+    });
+    progress.shown().iter().for_each(|line| println!("{line}"));
+    fine
+}
+
+/// A suite that takes too long is ended by others. They want to know what took so long.
+fn tell_when_terminated(progress: Progress) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut terminated = {
+        let _inside = runtime.enter();
+        signal(SignalKind::terminate())?
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(terminated.recv());
+        progress.shown().iter().for_each(|line| println!("{line}"));
+        println!("test: terminated");
+        std::process::exit(1);
+    });
+    Ok(())
 }
 
 /// Bytes that may be written there without the machine's running out of memory; 0 if it is no place

@@ -13,7 +13,10 @@ const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// While something moves, the wait lasts up to this many bounds.
-const MOVING_BOUNDS: u32 = 20;
+const MOVING_BOUNDS: u32 = 4;
+/// And up to this time by the clock, or to the bound if that is longer: what moves and never comes
+/// to its end is a hang, too.
+const MOVING_MAX: Duration = Duration::from_secs(600);
 /// Checks for movement within a bound. Two without a difference mean that it stands still.
 const LOOKS: u32 = 3;
 
@@ -29,7 +32,7 @@ pub fn wait_for(what: &str, bound: Duration, condition: impl FnMut() -> Result<b
 
 /// Waits as [`wait_for`] does for something that does not hang as long as it moves. `progress` says
 /// how far it is, and is only asked after a third of `bound`. The bound starts again each time that
-/// it differs, up to a bound 20 times as long.
+/// it differs, up to a bound four times as long, or ten minutes by the clock.
 ///
 /// # Errors
 ///
@@ -54,7 +57,8 @@ pub fn wait_while_it_moves<P: PartialEq>(
             seen = now;
         }
         // A pause may be longer than a bound, so one check alone shows nothing.
-        if all.is_over() || looks > 1 && still.spent() >= bound {
+        let is_late = all.is_over() || all.elapsed() >= MOVING_MAX.max(bound);
+        if is_late || looks > 1 && still.spent() >= bound {
             bail!("waited {:.0?} for {what}, in vain", all.elapsed());
         }
         // The one place where tests wait for a condition.

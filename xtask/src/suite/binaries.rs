@@ -13,21 +13,26 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::progress::Progress;
 use crate::cargo::cargo;
 
 /// Binaries at the same time. The tests of each run several at a time.
 pub(super) const LANES: usize = 2;
 
 /// Test targets that take minutes, the longest first. The first runs alone.
-const LONGEST: [&str; 6] = ["scenarios", "golden", "crash", "conformance", "memory", "check"];
+const LONGEST: [&str; 7] = ["scenarios", "golden", "crash", "conformance", "relay_faults", "memory", "check"];
+
+/// A binary that takes longer hangs, and is ended.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 
 /// One test binary.
 #[derive(Debug, PartialEq)]
@@ -73,6 +78,8 @@ pub(super) struct Terms<'a> {
     pub(super) environment: &'a [(&'a str, OsString)],
     /// Tests at the same time, of all lanes together.
     pub(super) tests: usize,
+    /// Is told what runs.
+    pub(super) progress: Progress,
 }
 
 /// Runs them all. `line` gets each line that they print. Returns whether all succeeded.
@@ -121,16 +128,33 @@ impl Binary {
         // Nobody listens any more only if this thread's result is not wanted either.
         let tell = |line: String| _ = lines.send(line);
         let started = Instant::now();
+        let running = terms.progress.begins(&name);
         let mut command = Command::new(&self.program);
         command.args(terms.arguments).arg(format!("--test-threads={threads}"));
         command.envs(terms.environment.iter().map(|(name, value)| (name, value)));
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {name}"))?;
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        for line in stdout.split(b'\n') {
-            let line = line.with_context(|| format!("reading what {name} prints"))?;
-            tell(String::from_utf8_lossy(&line).into_owned());
-        }
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        thread::scope(|scope| -> Result<()> {
+            // Dropped at the end of what is printed, before the process can have another's number.
+            let (_reads, ended) = channel::<()>();
+            let tell = &tell;
+            let name = &name;
+            scope.spawn(move || {
+                if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
+                    tell(format!("test: {name} has not ended after {} s; it is ended", LIMIT.as_secs()));
+                    pid.map(|pid| kill_process(pid, Signal::TERM));
+                }
+            });
+            for line in stdout.split(b'\n') {
+                let line = line.with_context(|| format!("reading what {name} prints"))?;
+                let line = String::from_utf8_lossy(&line).into_owned();
+                running.reads(&line);
+                tell(line);
+            }
+            Ok(())
+        })?;
         let succeeded = child.wait()?.success();
         let word = if succeeded { "ended" } else { "FAILED" };
         tell(format!("test: {name} {word} after {:.0} s", started.elapsed().as_secs_f64()));
@@ -171,7 +195,12 @@ mod tests {
             };
             let mut lines = Vec::new();
             let queue = programs.iter().map(binary).collect();
-            let terms = Terms { arguments: &["a line".to_owned()], environment: &[], tests: 4 };
+            let terms = Terms {
+                arguments: &["a line".to_owned()],
+                environment: &[],
+                tests: 4,
+                progress: Progress::default(),
+            };
             let fine = run(queue, &terms, &mut |line| lines.push(line.to_owned()));
             lines.retain(|line| line.starts_with("a line --test-threads=2"));
             (fine.unwrap(), lines.len())

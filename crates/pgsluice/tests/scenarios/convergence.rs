@@ -13,6 +13,7 @@
 //! No key is inserted again after it was deleted: that is not promised.
 
 use std::process::Command;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -22,6 +23,8 @@ use crate::support::{BOUND, Scenario, Session, position, scenario_alone};
 use crate::two_way::WayBack;
 
 /// The number of rounds of all majors and sources together, and the seed of the first.
+/// Longer than writers take that wait for nobody.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 const ROUNDS: &str = "PGSLUICE_CONVERGENCE_ROUNDS";
 const SEED: &str = "PGSLUICE_CONVERGENCE_SEED";
 /// If it is set: every pair of majors, not only equal ones.
@@ -147,8 +150,16 @@ impl Both<'_> {
         }
         let [here, there] = &mut self.sides;
         std::thread::scope(|scope| {
-            scope.spawn(|| write(here, &plans[0], "a", round));
-            scope.spawn(|| write(there, &plans[1], "b", round));
+            let writers = [
+                scope.spawn(|| write(here, &plans[0], "a", round)),
+                scope.spawn(|| write(there, &plans[1], "b", round)),
+            ];
+            if let Some(pid) = paused {
+                // It may have stopped while it holds a row that a writer waits for.
+                let _ =
+                    wait_for("the writers", PAUSE_MAX, || Ok(writers.iter().all(|own| own.is_finished())));
+                signal(pid, "-CONT");
+            }
             match trouble {
                 Trouble::ForthKilled => {
                     self.s.kill();
@@ -160,9 +171,6 @@ impl Both<'_> {
                 _ => {}
             }
         });
-        if let Some(pid) = paused {
-            signal(pid, "-CONT");
-        }
         self.compare(round, trouble);
     }
 
