@@ -62,7 +62,6 @@ mod schedule;
 mod script;
 mod session;
 mod steps;
-mod token;
 mod validate;
 
 pub use build::Build;

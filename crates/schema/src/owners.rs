@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 use client::Session;
+use sql_tokens::{Token, words};
 
 use crate::error::{Error, Kind};
 use crate::plan::{Schema, setting};
-use crate::token::{Token, words};
 
 /// What a schema names beyond itself.
 #[derive(Debug, Default, PartialEq, Eq)]

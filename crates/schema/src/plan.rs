@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use sql_tokens::{Token, qualified_name, words};
+
 use crate::Error;
 use crate::script::{Entry, entries};
-use crate::token::{Token, qualified_name, words};
 
 /// pg_dump's words for what it prints behind the data (`SECTION_POST_DATA`).
 /// Others may stand among them, which are then left where they stand.

@@ -1,9 +1,9 @@
 //! A statement that the target refused, as an error: what it would have made, and the remedy.
 
 use client::{Session, SqlState};
+use sql_tokens::words;
 
 use crate::Error;
-use crate::token::words;
 
 /// More of a statement is no help.
 const STATEMENT_SHOWN_MAX: usize = 200;

@@ -5,8 +5,9 @@
 //! minor versions begin and end with `\restrict`, a command of psql's that
 //! means nothing to a server.
 
+use sql_tokens::{Kind, Token, Tokens};
+
 use crate::error::{self, Error};
-use crate::token::{Kind, Token, Tokens};
 
 /// One entry of pg_dump's table of contents.
 #[derive(Debug, Clone, PartialEq, Eq)]

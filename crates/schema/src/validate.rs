@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 use client::{Session, SqlState};
+use sql_tokens::words;
 use state::schema_steps;
 
 use crate::build::Build;
 use crate::plan::{Stage, Step, setting};
 use crate::refusal::refused;
-use crate::token::words;
 use crate::{Error, session, steps};
 
 /// Before the same again, where a lock or a connection was not to be had.

@@ -1,16 +1,16 @@
 //! SQL cut into tokens, as far as statements can be told apart by them.
 //!
-//! The rules are psql's (`psqlscan.l`) for what pg_dump prints: strings with
-//! and without escapes, dollar quotes, quoted names, comments. What is inside
-//! a string or a body is never looked at.
+//! The rules are psql's (`psqlscan.l`): strings with and without escapes, dollar quotes, quoted
+//! names, comments. What is inside a string or a body is never looked at. A string without `E` has
+//! no escapes, as with `standard_conforming_strings = on`.
 //!
-//! A parser of SQL is no substitute. It would have to know the grammar of every
-//! major, and would give back another text than pg_dump wrote. The tests cut
-//! statements with every kind of quote, and any text at all.
+//! A parser of SQL is no substitute. It would have to know the grammar of every major, and would
+//! give back another text than pg_dump or a client wrote. The tests cut statements with every kind
+//! of quote, and any text at all.
 
 /// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// A keyword or a name without quotes.
     Word,
     /// A name in double quotes.
@@ -27,27 +27,33 @@ pub(crate) enum Kind {
 
 /// A token and where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Token<'a> {
-    pub(crate) kind: Kind,
-    pub(crate) text: &'a str,
-    pub(crate) start: usize,
+pub struct Token<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// As it stands there.
+    pub text: &'a str,
+    /// Its first byte in the whole text.
+    pub start: usize,
 }
 
 impl<'a> Token<'a> {
     /// Whether it is this keyword; `keyword` in lower case.
-    pub(crate) fn is(&self, keyword: &str) -> bool {
+    #[must_use]
+    pub fn is(&self, keyword: &str) -> bool {
         self.kind == Kind::Word && self.text.eq_ignore_ascii_case(keyword)
     }
 
     /// Whether it is this character.
-    pub(crate) fn is_char(&self, c: char) -> bool {
+    #[must_use]
+    pub fn is_char(&self, c: char) -> bool {
         self.kind == Kind::Other && self.text.starts_with(c)
     }
 
     /// The name it stands for, as the server folds it.
-    pub(crate) fn name(&self) -> Option<String> {
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
         match self.kind {
-            Kind::Word => Some(self.text.to_lowercase()),
+            Kind::Word => Some(self.text.to_ascii_lowercase()),
             Kind::Quoted => Some(self.text[1..self.text.len() - 1].replace("\"\"", "\"")),
             _ => None,
         }
@@ -55,23 +61,26 @@ impl<'a> Token<'a> {
 }
 
 /// Cuts a text into tokens; ends early where a quote or comment does not end.
-pub(crate) struct Tokens<'a> {
+pub struct Tokens<'a> {
     text: &'a str,
     at: usize,
 }
 
 impl<'a> Tokens<'a> {
-    pub(crate) fn new(text: &'a str) -> Tokens<'a> {
+    /// From the beginning of `text`.
+    #[must_use]
+    pub fn new(text: &'a str) -> Tokens<'a> {
         Tokens { text, at: 0 }
     }
 
     /// Whether everything was cut.
-    pub(crate) fn is_at_end(&self) -> bool {
+    #[must_use]
+    pub fn is_at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
     /// Passes over everything up to the end of the line.
-    pub(crate) fn skip_line(&mut self) {
+    pub fn skip_line(&mut self) {
         let rest = &self.text[self.at..];
         self.at += rest.find('\n').map_or(rest.len(), |end| end + 1);
     }
@@ -114,13 +123,15 @@ impl<'a> Iterator for Tokens<'a> {
 }
 
 /// The tokens of a statement that say something.
-pub(crate) fn words(statement: &str) -> Vec<Token<'_>> {
+#[must_use]
+pub fn words(statement: &str) -> Vec<Token<'_>> {
     Tokens::new(statement).filter(|token| !matches!(token.kind, Kind::Space | Kind::Comment)).collect()
 }
 
 /// A name, perhaps with its schema, that begins at `tokens[0]`: as it is
 /// written, which pg_dump always does alike.
-pub(crate) fn qualified_name(tokens: &[Token<'_>]) -> Option<String> {
+#[must_use]
+pub fn qualified_name(tokens: &[Token<'_>]) -> Option<String> {
     let is_name = |token: &&Token<'_>| matches!(token.kind, Kind::Word | Kind::Quoted);
     let mut name = tokens.first().filter(is_name)?.text.to_owned();
     for pair in tokens[1..].chunks_exact(2).take_while(|pair| pair[0].is_char('.')) {
