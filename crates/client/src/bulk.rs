@@ -54,9 +54,14 @@ impl Wire {
             self.query("SHOW server_version").await?;
             round_trip = round_trip.min(asked.elapsed());
         }
-        let tcp = self.link.stream().tcp().filter(|_| round_trip <= SHORT);
-        let small = tcp.is_some_and(|tcp| SockRef::from(tcp).set_recv_buffer_size(RECEIVE_BUFFER).is_ok());
-        Ok(small.then(Pauses::default))
+        Ok((round_trip <= SHORT && self.keep_receive_buffer_small()).then(Pauses::default))
+    }
+
+    /// Keeps the receive buffer small, as [`Pauses`] wants it on a short path. Returns whether that
+    /// can be done. It sends nothing.
+    pub fn keep_receive_buffer_small(&self) -> bool {
+        let tcp = self.link.stream().tcp();
+        tcp.is_some_and(|tcp| SockRef::from(tcp).set_recv_buffer_size(RECEIVE_BUFFER).is_ok())
     }
 }
 

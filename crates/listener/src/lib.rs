@@ -9,18 +9,20 @@
 //! | `door` | the steps, and what a client is told that is not let in |
 //! | `access` | the access table, in the manner of `pg_hba.conf` |
 //! | `users` | verifiers of passwords, maps of certificates |
+//! | `logins` | which users log in elsewhere as somebody else |
 //! | `limits` | how many connections there may be, how often a login may fail |
 //! | `tls`, `link` | encryption; messages |
 //! | `lines` | lines of the files of rules and users |
 //!
 //! A client's password never comes here: SCRAM shows that the client knows it. The listener keeps
-//! no more than a server does (rule L1).
+//! no more than a server does (rule L1). Only a file of logins has passwords.
 
 mod access;
 mod door;
 mod limits;
 mod lines;
 mod link;
+mod logins;
 mod tls;
 mod users;
 
@@ -29,5 +31,6 @@ pub use door::{Arrival, Client, Door, Refused, Rules, Socket};
 pub use limits::{Limits, Reached, Seat};
 pub use lines::TableError;
 pub use link::{Link, LinkError, LinkReader, LinkWriter, Transport};
+pub use logins::{Login, UserMap};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use users::{CertificateMaps, Users};

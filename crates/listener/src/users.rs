@@ -126,7 +126,10 @@ impl CertificateMaps {
 }
 
 /// The words of a line that has this number of fields, each with one word.
-fn words<'a, const COUNT: usize>(line: &'a Line, form: &str) -> Result<[&'a str; COUNT], TableError> {
+pub(crate) fn words<'a, const COUNT: usize>(
+    line: &'a Line,
+    form: &str,
+) -> Result<[&'a str; COUNT], TableError> {
     let words: Option<Vec<&str>> = line.fields.iter().map(|field| field.single()).collect();
     words
         .and_then(|words| words.try_into().ok())

@@ -82,18 +82,21 @@ pub struct CommandOption {
     pub name: String,
     /// Its value, if it has one.
     pub value: Option<String>,
+    /// The value stood there as a number, without quotes.
+    pub is_number: bool,
 }
 
 impl CommandOption {
-    /// Its value as a boolean, as `defGetBoolean` reads it: true if there is none.
+    /// Its value as a boolean, as `defGetBoolean` reads it: true if there is none. 0 and 1 are
+    /// booleans where they are numbers, and not as strings.
     ///
     /// # Errors
     /// It is none.
     pub fn boolean(&self) -> Result<bool, NotBoolean<'_>> {
-        match self.value.as_deref().map(str::to_ascii_lowercase).as_deref() {
-            None | Some("true" | "on" | "1") => Ok(true),
-            Some("false" | "off" | "0") => Ok(false),
-            Some(_) => Err(NotBoolean(&self.name)),
+        match (self.is_number, self.value.as_deref().map(str::to_ascii_lowercase).as_deref()) {
+            (_, None) | (false, Some("true" | "on")) | (true, Some("1")) => Ok(true),
+            (false, Some("false" | "off")) | (true, Some("0")) => Ok(false),
+            _ => Err(NotBoolean(&self.name)),
         }
     }
 }
@@ -351,7 +354,8 @@ impl<'a> Parser<'a> {
                 ("TWO_PHASE", "two_phase", "true"),
             ] {
                 if self.takes_keyword(keyword)? {
-                    options.push(CommandOption { name: name.to_owned(), value: Some(value.to_owned()) });
+                    let (name, value) = (name.to_owned(), Some(value.to_owned()));
+                    options.push(CommandOption { name, value, is_number: false });
                     continue 'next;
                 }
             }
@@ -367,7 +371,9 @@ impl<'a> Parser<'a> {
         let mut options = Vec::new();
         loop {
             let Some(Word::Name { text, quoted }) = self.next()? else { return Err(SyntaxError::Words) };
-            let value = match self.peek()?.cloned() {
+            let peeked = self.peek()?.cloned();
+            let is_number = matches!(peeked, Some(Word::Number(_)));
+            let value = match peeked {
                 Some(Word::Name { text, quoted }) => Some(folded(text, quoted)),
                 Some(Word::Text(text)) => Some(text.replace("''", "'")),
                 Some(Word::Number(number)) => Some(number.to_string()),
@@ -377,7 +383,7 @@ impl<'a> Parser<'a> {
                 self.peeked = None;
             }
             // Keywords are options by the name that they have in lower case.
-            options.push(CommandOption { name: folded(text, quoted), value });
+            options.push(CommandOption { name: folded(text, quoted), value, is_number });
             if !self.takes(&Word::Sign(','))? {
                 break;
             }
@@ -455,11 +461,11 @@ mod tests {
     }
 
     fn option(name: &str, value: &str) -> CommandOption {
-        CommandOption { name: name.to_owned(), value: Some(value.to_owned()) }
+        CommandOption { name: name.to_owned(), value: Some(value.to_owned()), is_number: false }
     }
 
     fn flag(name: &str) -> CommandOption {
-        CommandOption { name: name.to_owned(), value: None }
+        CommandOption { name: name.to_owned(), value: None, is_number: false }
     }
 
     fn create(temporary: bool, options: Vec<CommandOption>) -> Command {
@@ -597,6 +603,10 @@ mod tests {
         assert_eq!(option("two_phase", "OFF").boolean(), Ok(false));
         let error = option("two_phase", "perhaps");
         assert_eq!(error.boolean().unwrap_err().to_string(), "two_phase requires a Boolean value");
+        let numbers = one("ALTER_REPLICATION_SLOT s (a 1, b 0, c '1', d 2)");
+        let Command::AlterSlot { options, .. } = numbers else { panic!("{numbers:?}") };
+        let read: Vec<_> = options.iter().map(|option| option.boolean().ok()).collect();
+        assert_eq!(read, [Some(true), Some(false), None, None]);
     }
 
     proptest! {

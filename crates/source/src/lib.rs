@@ -10,6 +10,7 @@ pub mod queue;
 pub mod restart_lsn;
 pub mod segments;
 pub mod slot;
+pub mod standby_slots;
 pub mod stream;
 
 pub use error::Error;

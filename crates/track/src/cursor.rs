@@ -118,7 +118,7 @@ impl Walk {
         let frame = self.frames.next()?;
         let at = self.at;
         self.at += frame.len() as u64;
-        let role = role(message(&frame), self.open.block.is_some());
+        let role = role(message(&frame), &self.open);
         Some((frame, role, at))
     }
 }
@@ -197,7 +197,8 @@ impl Cursor {
     fn note(&self) {
         let needed = match &self.stage {
             Stage::Seeking { walk, .. } => {
-                walk.open.streams.values().copied().min().unwrap_or(walk.at).min(walk.at)
+                let open = walk.open.streams.values().copied().chain(walk.open.late);
+                open.min().unwrap_or(walk.at).min(walk.at)
             }
             Stage::Picking { walk, .. } | Stage::Describing { walk } => walk.at,
             Stage::Sending => self.at,
@@ -251,6 +252,11 @@ fn seek(from: Lsn, walk: &mut Walk) -> Option<Stage> {
             _ => false,
         };
         if is_needed {
+            // What was prepared too early to be sent then comes just before its end.
+            let at = match role {
+                Role::Single(_) => walk.open.late.unwrap_or(at),
+                _ => at,
+            };
             let described = std::mem::take(&mut walk.described);
             let open: HashSet<Xid> = walk.open.streams.keys().copied().collect();
             let first = walk.open.streams.values().copied().min();
@@ -296,7 +302,7 @@ fn describe(walk: &mut Walk, ready: &mut VecDeque<Bytes>) -> Option<Stage> {
         let (frame, role, at) = walk.next()?;
         walk.open.take(role, at);
         ready.push_back(frame);
-        if matches!(role, Role::Begin(_)) {
+        if matches!(role, Role::Begin(_) | Role::BeginsLate) {
             ready.extend(walk.described.drain(..));
         }
     }

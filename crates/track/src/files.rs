@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -19,8 +20,10 @@ pub(crate) struct Files {
     /// Where files are made.
     dir: PathBuf,
     files: VecDeque<Part>,
-    next_name: u64,
 }
+
+/// Of all tracks of this process, which may share a directory.
+static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
 #[derive(Debug)]
 struct Part {
@@ -49,7 +52,7 @@ impl InFile {
 
 impl Files {
     pub(crate) fn new(dir: PathBuf) -> Files {
-        Files { dir, files: VecDeque::new(), next_name: 0 }
+        Files { dir, files: VecDeque::new() }
     }
 
     /// The bytes in the files.
@@ -80,9 +83,9 @@ impl Files {
     }
 
     /// Makes a file without a name, so that it goes with the process.
-    fn make(&mut self) -> Result<File, Error> {
-        self.next_name += 1;
-        let path = self.dir.join(format!("track-{}-{}", std::process::id(), self.next_name));
+    fn make(&self) -> Result<File, Error> {
+        let number = NEXT_NAME.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("track-{}-{number}", std::process::id()));
         let made = || {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
             fs::remove_file(&path)?;
@@ -109,5 +112,27 @@ impl Files {
         let part = self.files.get(number).filter(|part| part.start <= at)?;
         let size = usize::try_from(part.end - at).unwrap_or(most).min(most);
         Some(InFile { file: Arc::clone(&part.file), within: at - part.start, size, dir: self.dir.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tracks of one process share their directory.
+    #[test]
+    fn tracks_that_spill_at_the_same_time_do_not_meet() {
+        let dir = tempfile::tempdir().unwrap();
+        let begin = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let files = Files::new(dir.path().to_owned());
+                    begin.wait();
+                    (0..500).for_each(|_| drop(files.make().unwrap()));
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -16,7 +16,7 @@
 //! A subscriber that comes back names the position that it has confirmed. It needs every
 //! transaction whose commit is at or behind that position, and no other, as from a slot of the
 //! server. So a cursor passes over whole transactions that were confirmed. Two things make that
-//! harder:
+//! harder, and with two-phase commit a third:
 //!
 //! - **A relation is described once**, maybe in a transaction that is passed over. So descriptions
 //!   are repeated in every chapter ([`Track::push`] says when one begins), and a cursor that passes
@@ -25,6 +25,9 @@
 //! - **An open transaction is streamed in blocks** among others. If it ends behind the position,
 //!   all its blocks are needed, also those before. A chapter knows which ones are open where it
 //!   begins.
+//! - **A transaction that was prepared before two-phase commit began** comes when it commits, with
+//!   its PREPARE just before. Who needs the commit needs both, though the PREPARE has an older
+//!   position ([`Track::with_two_phase_at`]).
 //!
 //! While a cursor does not know yet whether the end of a streamed transaction is before its
 //! position, it hands nothing out.

@@ -15,6 +15,9 @@ pub(crate) const BEFORE: usize = HEADER_SIZE + XLOG_DATA_HEADER_SIZE;
 pub(crate) enum Role {
     /// Begins a transaction that comes as a whole; its commit or PREPARE is there.
     Begin(Lsn),
+    /// The same of one that was prepared before the track's place of two-phase commit. It comes
+    /// with the end that follows it.
+    BeginsLate,
     /// Ends it.
     Ends,
     /// Stands alone: a message without a transaction, or the end of a prepared one. It is there.
@@ -33,14 +36,15 @@ pub(crate) enum Role {
     Other,
 }
 
-/// The role of a message of pgoutput that comes inside a block or not.
-pub(crate) fn role(message: &[u8], in_block: bool) -> Role {
+/// The role of a message of pgoutput that comes where this is open.
+pub(crate) fn role(message: &[u8], open: &Open) -> Role {
     let xid = |at: usize| message.get(at..at + 4).map_or(Xid::INVALID, |mut bytes| Xid(bytes.get_u32()));
     let lsn = |at: usize| message.get(at..at + 8).map_or(Lsn::INVALID, |mut bytes| Lsn::new(bytes.get_u64()));
     match message.first() {
         Some(b'S') => Role::BlockBegins(xid(1)),
         Some(b'E') => Role::BlockEnds,
-        _ if in_block => Role::Other,
+        _ if open.block.is_some() => Role::Other,
+        Some(b'b') if lsn(1) < open.two_phase_at => Role::BeginsLate,
         Some(b'B' | b'b') => Role::Begin(lsn(1)),
         Some(b'C' | b'P') => Role::Ends,
         Some(b'R' | b'Y') => Role::Describes,
@@ -69,6 +73,10 @@ pub(crate) struct Open {
     pub(crate) block: Option<Xid>,
     /// Where the first block of each open transaction begins.
     pub(crate) streams: HashMap<Xid, u64>,
+    /// Where a transaction began that comes with the end that follows it.
+    pub(crate) late: Option<u64>,
+    /// Transactions that were prepared before come when they commit, as a whole.
+    pub(crate) two_phase_at: Lsn,
 }
 
 impl Open {
@@ -76,7 +84,9 @@ impl Open {
     pub(crate) fn take(&mut self, role: Role, at: u64) {
         match role {
             Role::Begin(_) => self.in_transaction = true,
-            Role::Ends => self.in_transaction = false,
+            Role::BeginsLate => (self.in_transaction, self.late) = (true, Some(at)),
+            Role::Ends => self.in_transaction = self.late.is_some(),
+            Role::Single(_) if self.late.is_some() => (self.in_transaction, self.late) = (false, None),
             Role::BlockBegins(xid) => {
                 self.block = Some(xid);
                 self.streams.entry(xid).or_insert(at);

@@ -92,6 +92,15 @@ impl Track {
         }
     }
 
+    /// Says that transactions that were prepared before `at` come when they commit, with their
+    /// PREPARE: who has not confirmed the commit needs both. To be called before anything else.
+    #[must_use]
+    pub fn with_two_phase_at(mut self, at: Lsn) -> Track {
+        self.open.two_phase_at = at;
+        self.shared.state().chapters.iter_mut().for_each(|chapter| chapter.open.two_phase_at = at);
+        self
+    }
+
     /// Appends a message of pgoutput. `lsn` is what the frame says, `at` the time. Nobody sees it
     /// before [`Track::flush`].
     ///
@@ -104,7 +113,7 @@ impl Track {
         self.pending.extend_from_slice(&header);
         self.pending.extend_from_slice(&xlog_data_header(lsn, lsn, at));
         self.pending.extend_from_slice(message);
-        let role = role(message, self.open.block.is_some());
+        let role = role(message, &self.open);
         self.open.take(role, begins);
         if let Role::Begin(end) | Role::Single(end) | Role::StreamEnds(_, Some(end)) = role {
             self.complete_from = self.complete_from.max(Lsn::new(end.as_u64() + 1));

@@ -5,7 +5,7 @@
 //! are the infinities. Intervals have infinities from 17 on, with all fields at the greatest or
 //! least number.
 
-use base::PgVersion;
+use base::{PgTimestamp, PgVersion};
 
 use crate::error::{Error, Result};
 use crate::number::{padded, signed};
@@ -121,6 +121,16 @@ pub(crate) fn timestamp(payload: &[u8], zone: Option<&TimeZone>, out: &mut Vec<u
     Ok(())
 }
 
+/// A time as `timestamptz_out` writes it in UTC.
+#[must_use]
+pub fn utc(at: PgTimestamp) -> String {
+    let mut out = Vec::new();
+    let written = timestamp(&at.0.to_le_bytes(), None, &mut out);
+    written.expect("eight bytes are a timestamp");
+    out.extend_from_slice(b"+00");
+    String::from_utf8(out).expect("digits are text")
+}
+
 /// `time_out`.
 pub(crate) fn time(payload: &[u8], out: &mut Vec<u8>) -> Result<()> {
     hms(time_of_day(fixed(payload, "time")?)?, out);
@@ -209,6 +219,12 @@ mod tests {
         let mut out = Vec::new();
         render(&mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_time_in_utc_is_written_as_a_server_in_utc_writes_it() {
+        assert_eq!(utc(PgTimestamp(0)), "2000-01-01 00:00:00+00");
+        assert_eq!(utc(PgTimestamp(-1)), "1999-12-31 23:59:59.999999+00");
     }
 
     #[test]

@@ -41,6 +41,7 @@ mod zone;
 pub use array::{Elements, elements as array_elements, missing_value};
 pub use builtin::refused_base;
 pub use codec::Codec;
+pub use datetime::utc;
 pub use describe::{TypeInfo, TypeKind, Types};
 pub use error::{Error, Result, Unsupported};
 pub use numeric::{NumericParts, parts as numeric_parts};

@@ -63,6 +63,15 @@ impl Error {
             if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
+    /// Where the server left the timeline, if more than that was received of it.
+    #[must_use]
+    pub fn fork(&self) -> Option<Lsn> {
+        match self.0 {
+            Kind::PastFork { fork, .. } => Some(fork),
+            _ => None,
+        }
+    }
+
     /// Whether bytes were asked for that are not kept any more.
     #[must_use]
     pub fn is_removed(&self) -> bool {

@@ -48,6 +48,19 @@ impl Readers {
     pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
         Reader::new(Arc::clone(&self.shared), from)
     }
+
+    /// Everything before may be read.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        *self.shared.end.borrow()
+    }
+
+    /// Says that nothing behind `limit` may be read, although it is written. What was read already
+    /// stays read.
+    pub fn limit(&self, limit: Lsn) {
+        self.shared.limit.store(limit.as_u64(), Ordering::Release);
+        self.shared.show();
+    }
 }
 
 /// What comes next.

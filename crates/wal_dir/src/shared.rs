@@ -23,8 +23,12 @@ pub struct Fork {
 pub(crate) struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) segment_size: u64,
-    /// Everything before is written, and can be read.
+    /// Everything before is written, and may be read.
     pub(crate) end: watch::Sender<Lsn>,
+    /// Everything before is written.
+    pub(crate) written: AtomicU64,
+    /// Nothing behind may be read.
+    pub(crate) limit: AtomicU64,
     /// Counts changes of [`Timelines`].
     pub(crate) generation: AtomicU64,
     pub(crate) timelines: Mutex<Timelines>,
@@ -40,6 +44,12 @@ pub(crate) struct Timelines {
 }
 
 impl Shared {
+    /// Lets readers see what is written, as far as they may.
+    pub(crate) fn show(&self) {
+        let may = |of: &AtomicU64| of.load(Ordering::Acquire);
+        self.end.send_modify(|end| *end = Lsn::new(may(&self.written).min(may(&self.limit))));
+    }
+
     pub(crate) fn timelines(&self) -> MutexGuard<'_, Timelines> {
         self.timelines.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -72,6 +72,8 @@ impl Writer {
             dir: dir.to_owned(),
             segment_size,
             end: watch::Sender::new(at),
+            written: AtomicU64::new(at.as_u64()),
+            limit: AtomicU64::new(u64::MAX),
             generation: AtomicU64::new(0),
             timelines: Mutex::new(found.timelines.clone()),
             oldest: AtomicU64::new(oldest.as_u64()),
@@ -95,7 +97,7 @@ impl Writer {
         *self.shared.timelines() = Timelines { current: timeline, forks: Vec::new() };
         (self.timeline, self.end, self.synced) = (timeline, at, at);
         self.shared.oldest.store(at.as_u64(), Ordering::Release);
-        self.shared.end.send_replace(at);
+        self.show();
         at
     }
 
@@ -148,8 +150,13 @@ impl Writer {
             return Err(Error(Kind::OutOfPlace { at, end: self.end }));
         }
         let written = self.write_segments(bytes);
-        self.shared.end.send_replace(self.end);
+        self.show();
         written
+    }
+
+    fn show(&self) {
+        self.shared.written.store(self.end.as_u64(), Ordering::Release);
+        self.shared.show();
     }
 
     fn write_segments(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -267,6 +274,37 @@ impl Writer {
             fs::remove_file(&before).map_err(Error::io("remove", before))?;
         }
         Ok(())
+    }
+
+    /// Takes back WAL from `at` on, which the server does not have any more. The next bytes begin
+    /// there. Readers that have read more must not be used any more.
+    ///
+    /// # Errors
+    /// A file cannot be changed. It can be tried again.
+    pub fn cut(&mut self, at: Lsn) -> Result<(), Error> {
+        if at >= self.end {
+            return Ok(());
+        }
+        let size = self.shared.segment_size;
+        let (last, within) = (at.as_u64() / size, at.as_u64() % size);
+        self.open = None;
+        (self.end, self.synced) = (at, self.synced.min(at));
+        self.show();
+        self.shared.generation.fetch_add(1, Ordering::Release);
+        // The newest first, so that a crash leaves no hole.
+        let mut found = Found::look(&self.shared.dir, size)?;
+        found.segments.sort_unstable_by_key(|name| std::cmp::Reverse(name.number));
+        for name in found.segments.iter().filter(|name| name.timeline == self.timeline && name.number >= last)
+        {
+            let path = self.shared.dir.join(name.text(size));
+            if name.number > last || within == 0 {
+                fs::remove_file(&path).map_err(Error::io("remove", path))?;
+            } else if !name.is_partial {
+                let partial = self.shared.path(self.timeline, last, true);
+                fs::rename(&path, partial).map_err(Error::io("rename", path))?;
+            }
+        }
+        sync_dir(&self.shared.dir)
     }
 
     /// Removes complete segments that end at or before `lsn`, and returns their number. Readers

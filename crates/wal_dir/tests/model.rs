@@ -49,6 +49,8 @@ enum Step {
     Follow,
     Remove(f64),
     Fork,
+    /// The server comes back with less: this part of what is kept stays.
+    Cut(f64),
     /// The process ends. What was not synced is gone, or anything.
     Crash(u8),
 }
@@ -61,6 +63,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Follow),
         1 => (0.0..1.2).prop_map(Step::Remove),
         1 => Just(Step::Fork),
+        1 => (0.0..1.2).prop_map(Step::Cut),
         1 => any::<u8>().prop_map(Step::Crash),
     ]
 }
@@ -149,6 +152,15 @@ fn play(steps: &[Step]) {
                 writer.follow_timeline(timeline, Lsn::new(end), &model.history()).unwrap();
                 synced = end;
             }
+            Step::Cut(part) => {
+                let oldest = writer.oldest().as_u64();
+                let least = model.forks.last().map_or(oldest, |fork| oldest.max(*fork));
+                let at = least + ((end.max(least) - least) as f64 * part) as u64;
+                readers.clear();
+                writer.cut(Lsn::new(at)).unwrap();
+                end = end.min(at);
+                synced = synced.min(end);
+            }
             Step::Crash(how) => {
                 readers.clear();
                 let (oldest, timeline) = (writer.oldest(), writer.timeline());
@@ -213,6 +225,27 @@ fn a_reader_waits_for_more() {
         reader.more().await;
     });
     assert_eq!(reader.next().unwrap(), Piece::Bytes(at, b"more"));
+}
+
+/// Standbys may have less than what came.
+#[test]
+fn nothing_behind_a_limit_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    let readers = writer.readers();
+    readers.limit(Lsn::INVALID);
+    let mut reader = readers.reader(at).unwrap();
+    writer.write(at, b"abcdef").unwrap();
+    assert_eq!((readers.end(), reader.next().unwrap()), (Lsn::INVALID, Piece::Dry));
+    readers.limit(Lsn::new(BEGIN + 2));
+    assert_eq!(reader.next().unwrap(), Piece::Bytes(at, b"ab"));
+    assert_eq!(reader.next().unwrap(), Piece::Dry);
+    // What nobody has read may be taken back.
+    writer.cut(Lsn::new(BEGIN + 2)).unwrap();
+    writer.write(Lsn::new(BEGIN + 2), b"XY").unwrap();
+    readers.limit(Lsn::new(u64::MAX));
+    assert_eq!(reader.next().unwrap(), Piece::Bytes(Lsn::new(BEGIN + 2), b"XY"));
 }
 
 #[test]

@@ -125,6 +125,14 @@ impl ConnInfo {
         ConnInfo { settings: Arc::new(settings) }
     }
 
+    /// The same servers and role, with this password.
+    #[must_use]
+    pub fn with_password(&self, password: &str) -> ConnInfo {
+        let password = Some(password.to_owned());
+        let settings = Settings { password, scram_keys: None, ..Settings::clone(&self.settings) };
+        ConnInfo { settings: Arc::new(settings) }
+    }
+
     /// The same servers and role, and another database.
     #[must_use]
     pub fn with_dbname(&self, dbname: &str) -> ConnInfo {
