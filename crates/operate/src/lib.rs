@@ -9,6 +9,8 @@
 //! | [`running_applier`] | the same process, which stands still while `verify` compares |
 //! | [`metrics`] | every pipeline of this process, over HTTP |
 //! | [`sequences`] | both servers, for what logical replication does not carry |
+//! | [`moving`] | a native subscription and its publisher, to bring it to a relay or back |
+//! | [`slots`] | a relay or a server, for its replication slots |
 //!
 //! ## The contract
 //! A command changes a subscription only in one transaction on the target, or through what `engine`
@@ -27,5 +29,7 @@ pub mod adopt;
 pub mod conflicts;
 pub mod control;
 pub mod metrics;
+pub mod moving;
 pub mod running_applier;
 pub mod sequences;
+pub mod slots;

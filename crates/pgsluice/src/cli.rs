@@ -128,6 +128,9 @@ pub(crate) enum Command {
     /// Write the file of users of a relay
     #[command(hide = true)]
     User(UserArgs),
+    /// List, make and drop the replication slots of a relay
+    #[command(hide = true)]
+    Slots(SlotsArgs),
     /// Print a manual page in roff
     Man(ManArgs),
     /// Print a completion script
@@ -445,9 +448,114 @@ pub(crate) struct SourceArgs {
 
 /// `relay`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RelayArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<RelayCommand>,
     #[command(flatten)]
     pub(crate) settings: RelayTable,
+}
+
+/// The commands about relays.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RelayCommand {
+    /// Move a native subscription to a relay, or back to the publisher
+    ///
+    /// Makes the subscription's slot at the new place, waits until the subscription has everything
+    /// before the new slot's point, and prints the statements that move it. With --execute, runs
+    /// them and drops the old slot. If anything fails before the subscription has moved, it stays
+    /// where it is and the new slot is dropped.
+    Move(MoveArgs),
+}
+
+/// `relay move`
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// Subscriber: a connection string or URI as libpq reads it
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) subscriber: String,
+    /// Name of the subscription
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subscription: String,
+    /// Where it is to be connected, as the subscriber is to have it
+    ///
+    /// pgsluice connects there, too.
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) to: String,
+    /// The same as it is reached from here (default: --to)
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) to_from_here: Option<String>,
+    /// Where it is connected now (default: what the subscriber says)
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) from: Option<String>,
+    /// Run the statements on the subscriber, and drop the old slot
+    #[arg(long)]
+    pub(crate) execute: bool,
+    /// Longest wait for each step
+    #[arg(long, default_value = "5min", value_name = "DURATION")]
+    pub(crate) timeout: Seconds,
+}
+
+/// `slots`
+#[derive(Debug, Args)]
+pub(crate) struct SlotsArgs {
+    #[command(subcommand)]
+    pub(crate) command: SlotsCommand,
+}
+
+/// The commands about slots.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SlotsCommand {
+    /// List the slots: who reads them, what they hold, and why
+    List(SlotsListArgs),
+    /// Make a logical slot of pgoutput
+    Create(SlotsCreateArgs),
+    /// Drop a slot
+    Drop(SlotsDropArgs),
+}
+
+/// Where slots are.
+#[derive(Debug, Args)]
+pub(crate) struct SlotsPlace {
+    /// Relay or server: a connection string or URI as libpq reads it
+    ///
+    /// To make and drop slots, the role needs REPLICATION.
+    #[arg(long, value_name = "CONNINFO")]
+    pub(crate) relay: String,
+}
+
+/// `slots list`
+#[derive(Debug, Args)]
+pub(crate) struct SlotsListArgs {
+    #[command(flatten)]
+    pub(crate) place: SlotsPlace,
+    /// Print JSON: one object for each slot
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `slots create`
+#[derive(Debug, Args)]
+pub(crate) struct SlotsCreateArgs {
+    /// The slot's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: SlotsPlace,
+    /// Send prepared transactions when they are prepared
+    #[arg(long)]
+    pub(crate) two_phase: bool,
+}
+
+/// `slots drop`
+#[derive(Debug, Args)]
+pub(crate) struct SlotsDropArgs {
+    /// The slot's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: SlotsPlace,
+    /// Wait until nobody reads it
+    #[arg(long)]
+    pub(crate) wait: bool,
 }
 
 /// `user`

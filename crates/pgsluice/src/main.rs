@@ -33,7 +33,7 @@ use std::time::Duration;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, RelayCommand};
 use crate::config::Config;
 use crate::exit::{Code, code_of};
 use crate::failure::Failure;
@@ -74,6 +74,16 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
         Command::Completions(args) => return Ok(command::completions::completions(&args)),
         Command::ConfigReference => return Ok(command::config_reference::config_reference()),
         Command::ErrorReference => return Ok(command::error_reference::error_reference()),
+        _ => {}
+    }
+    // These are about servers and relays, not about what a configuration file names.
+    match &command {
+        Command::Slots(args) => return until_signalled(command::slots::slots(&args.command), false)?,
+        Command::Relay(args) => {
+            if let Some(RelayCommand::Move(args)) = &args.command {
+                return until_signalled(command::relay_move::relay_move(args), false)?;
+            }
+        }
         _ => {}
     }
     let env = |name: &str| std::env::var_os(name);
@@ -122,6 +132,7 @@ fn dispatch(command: Command, matches: &ArgMatches) -> anyhow::Result<Code> {
             | Command::Catalog(_)
             | Command::Relay(_)
             | Command::User(_)
+            | Command::Slots(_)
             | Command::Man(_)
             | Command::Completions(_)
             | Command::ConfigReference

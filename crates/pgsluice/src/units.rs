@@ -2,7 +2,7 @@
 //!
 //! A number, a fraction allowed, and a unit, with or without a space between
 //! them: `10s`, `1.5 min`, `64 MB`. A bare number has the setting's own unit,
-//! which is part of the type: [`Seconds`], [`Milliseconds`], [`Bytes`]. Units
+//! which is part of the type: [`Seconds`], [`Milliseconds`], [`Bytes`], [`MegabytesMax`]. Units
 //! are case-sensitive and a kB is 1024 bytes, as in `postgresql.conf`
 //! (`convert_to_base_unit` in `utils/misc/guc.c`). Crates for durations and sizes
 //! have other units, other spellings, or another kB.
@@ -21,6 +21,10 @@ pub(crate) struct Milliseconds(pub(crate) Duration);
 /// A size whose bare number counts bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes(pub(crate) u64);
+
+/// A limit whose bare number counts megabytes; -1, which is `None`, is no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MegabytesMax(pub(crate) Option<u64>);
 
 /// A boolean as PostgreSQL reads one: on, off, true, false, yes, no, 1, 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +94,17 @@ impl FromStr for Bytes {
         match parse(text, SIZE_UNITS, "B")? {
             0 => Err("must be greater than zero".to_owned()),
             bytes => Ok(Bytes(bytes)),
+        }
+    }
+}
+
+impl FromStr for MegabytesMax {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "-1" => Ok(MegabytesMax(None)),
+            text => parse(text, SIZE_UNITS, "MB").map(|bytes| MegabytesMax(Some(bytes))),
         }
     }
 }
@@ -181,6 +196,13 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn a_limit_in_megabytes_may_be_none() {
+        let limits = ["-1", "16", "1GB", "0"].map(|text| text.parse::<MegabytesMax>().unwrap().0);
+        assert_eq!(limits, [None, Some(16 << 20), Some(1 << 30), Some(0)]);
+        assert!("-2".parse::<MegabytesMax>().is_err());
     }
 
     #[test]

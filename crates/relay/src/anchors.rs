@@ -21,6 +21,8 @@ use catalog::Catalog;
 use output::Place;
 
 const ENDING: &str = ".catalog";
+/// Behind the name of a file that was not written to its end ([`catalog::replace_file`]).
+const UNFINISHED: &str = ".new";
 
 /// The anchors of one database.
 #[derive(Debug)]
@@ -53,9 +55,13 @@ impl Anchors {
         fs::create_dir_all(dir)?;
         let mut known = BTreeMap::new();
         for entry in fs::read_dir(dir)? {
-            let name = entry?.file_name();
-            if let Some((at, end)) = name.to_str().and_then(parse) {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            if let Some((at, end)) = parse(name) {
                 known.insert(at, end);
+            } else if name.ends_with(UNFINISHED) {
+                fs::remove_file(entry.path())?;
             }
         }
         Ok(Anchors { dir: dir.to_owned(), distance, known, candidate: None })
@@ -95,7 +101,12 @@ impl Anchors {
     }
 
     fn keep(&mut self, at: Lsn, end: Lsn, catalog: &[u8]) -> io::Result<()> {
-        catalog::replace_file(&self.path(at, end), catalog)?;
+        let path = self.path(at, end);
+        if let Err(error) = catalog::replace_file(&path, catalog) {
+            // No other attempt has this name, and there may be no room.
+            let _ = fs::remove_file(path.with_extension(format!("{}{UNFINISHED}", &ENDING[1..])));
+            return Err(error);
+        }
         self.known.insert(at, end);
         Ok(())
     }
@@ -127,6 +138,34 @@ impl Anchors {
             && at < least
             && Some(at) != last
         {
+            fs::remove_file(self.path(at, end))?;
+            self.known.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// Removes those that know of WAL behind `fork`, which is not the publisher's any more.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove_behind(&mut self, fork: Lsn) -> io::Result<()> {
+        self.candidate = None;
+        let gone: Vec<(Lsn, Lsn)> =
+            self.known.iter().filter(|(_, end)| **end > fork).map(|(at, end)| (*at, *end)).collect();
+        for (at, end) in gone {
+            fs::remove_file(self.path(at, end))?;
+            self.known.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// Removes all of them: no slot names any.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove_all(&mut self) -> io::Result<()> {
+        self.candidate = None;
+        while let Some((&at, &end)) = self.known.first_key_value() {
             fs::remove_file(self.path(at, end))?;
             self.known.remove(&at);
         }

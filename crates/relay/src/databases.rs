@@ -1,6 +1,6 @@
 //! The databases that the relay decodes: their anchors, and the forms that are asked of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,6 +54,24 @@ pub struct Databases {
     forms: Mutex<Forms>,
     /// Only one look at a time: it waits for transactions anyway.
     looking: tokio::sync::Mutex<()>,
+    /// How many slots are being made in a database.
+    held: Arc<Mutex<HashMap<Oid, usize>>>,
+}
+
+/// While it lives, no anchor of its database goes, and no WAL.
+pub(crate) struct Hold {
+    held: Arc<Mutex<HashMap<Oid, usize>>>,
+    database: Oid,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = held.get_mut(&self.database) {
+            *count -= 1;
+        }
+        held.retain(|_, count| *count > 0);
+    }
 }
 
 #[derive(Default)]
@@ -114,6 +132,7 @@ impl Databases {
             known: Mutex::new(known),
             forms: Mutex::default(),
             looking: tokio::sync::Mutex::new(()),
+            held: Arc::default(),
         })
     }
 
@@ -123,6 +142,17 @@ impl Databases {
 
     fn forms(&self) -> MutexGuard<'_, Forms> {
         self.forms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says that a slot is being made in a database.
+    pub(crate) fn hold(&self, database: Oid) -> Hold {
+        let held = Arc::clone(&self.held);
+        *held.lock().unwrap_or_else(PoisonError::into_inner).entry(database).or_default() += 1;
+        Hold { held, database }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Oid, usize>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks at a database's catalogs, unless it is known. Slots can be made there afterwards.
@@ -166,11 +196,17 @@ impl Databases {
     }
 
     /// Lets a subscriber enter a form that has confirmed everything before `confirmed`. If nobody
-    /// else reads the form, or not from there, it is decoded from the anchor at `restart`.
+    /// else reads the form, or not from there, it is decoded for what ends behind the first
+    /// position of `from`, from the anchor at the second one.
     ///
     /// # Errors
     /// The catalogs of the anchor cannot be read, or pgoutput's options contradict one another.
-    pub fn enter(&self, key: &FormKey, confirmed: Lsn, restart: Lsn) -> Result<(Cursor, FormHandle), Told> {
+    pub fn enter(
+        &self,
+        key: &FormKey,
+        confirmed: Lsn,
+        from: (Lsn, Lsn),
+    ) -> Result<(Cursor, FormHandle), Told> {
         let mut forms = self.forms();
         if let Some((_, handle)) = forms.known.get(key)
             && handle.end.why().is_none()
@@ -180,7 +216,8 @@ impl Databases {
         }
         forms.next += 1;
         let spool = self.dir.join("spool").join(forms.next.to_string());
-        let (id, handle) = self.add(key, confirmed, restart, &spool)?;
+        let begins_at = from.0.min(confirmed);
+        let (id, handle) = self.add(key, begins_at, from.1, &spool)?;
         let replaced = forms.known.insert(key.clone(), (id, handle.clone()));
         forms.retired.extend(replaced);
         let cursor = handle
@@ -228,16 +265,38 @@ impl Databases {
         Ok(self.decoding.add(decoder, (key.database, anchors), confirmed, limits))
     }
 
-    /// Ends forms that nobody reads, and removes anchors that no slot names: those before `least`
-    /// of each database.
+    /// Ends all forms, and removes anchors that know of WAL behind `fork`.
     ///
     /// # Errors
     /// A file cannot be removed.
-    pub fn tidy(&self, least: impl Fn(Oid) -> Option<Lsn>) -> io::Result<()> {
+    pub(crate) async fn leave_behind(&self, fork: Lsn) -> io::Result<()> {
+        let forms = std::mem::take(&mut *self.forms());
+        // Directories of spools are never used again.
+        self.forms().next = forms.next;
+        let why = "the publisher has failed over";
+        for (_, handle) in forms.known.values().chain(&forms.retired) {
+            handle.end.set(why.to_owned());
+        }
+        self.decoding.end_all(why).await;
+        let known: Vec<SharedAnchors> = self.known().values().cloned().collect();
+        for anchors in known {
+            anchors.lock().unwrap_or_else(PoisonError::into_inner).remove_behind(fork)?;
+        }
+        self.known()
+            .retain(|_, anchors| anchors.lock().unwrap_or_else(PoisonError::into_inner).least().is_some());
+        Ok(())
+    }
+
+    /// Ends forms that nobody reads, and removes anchors that no slot names: those before `least`
+    /// of each database, and all of a database without a slot. Returns the least place from which
+    /// WAL is needed for any of them.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn tidy(&self, least: impl Fn(Oid) -> Option<Lsn>) -> io::Result<Option<Lsn>> {
         let mut forms = self.forms();
-        let is_read = |handle: &FormHandle| handle.entrance.cursors() > 0;
         let ends = |(id, handle): &(FormId, FormHandle)| {
-            let ends = !is_read(handle);
+            let ends = handle.entrance.cursors() == 0;
             if ends {
                 self.decoding.remove(*id);
             }
@@ -246,22 +305,29 @@ impl Databases {
         let Forms { known, retired, .. } = &mut *forms;
         known.retain(|_, form| ends(form));
         retired.retain(|form| ends(form));
+        let read: HashSet<Oid> = known.keys().map(|key| key.database).collect();
         drop(forms);
+        // Locked to the end: who makes a slot holds first, and then looks for anchors.
+        let held = self.held();
+        let mut needed = None;
+        let mut gone = Vec::new();
         let known: Vec<(Oid, SharedAnchors)> =
             self.known().iter().map(|(oid, anchors)| (*oid, Arc::clone(anchors))).collect();
         for (oid, anchors) in known {
-            if let Some(least) = least(oid) {
-                anchors.lock().unwrap_or_else(PoisonError::into_inner).remove_before(least)?;
+            let mut anchors = anchors.lock().unwrap_or_else(PoisonError::into_inner);
+            if !held.contains_key(&oid) {
+                match least(oid) {
+                    Some(least) => anchors.remove_before(least)?,
+                    None if !read.contains(&oid) => {
+                        anchors.remove_all()?;
+                        gone.push(oid);
+                    }
+                    None => {}
+                }
             }
+            needed = needed.into_iter().chain(anchors.least()).min();
         }
-        Ok(())
-    }
-
-    /// The least place from which WAL is needed for any database.
-    #[must_use]
-    pub fn least(&self) -> Option<Lsn> {
-        let known = self.known();
-        let least = |anchors: &SharedAnchors| anchors.lock().unwrap_or_else(PoisonError::into_inner).least();
-        known.values().filter_map(least).min()
+        self.known().retain(|oid, _| !gone.contains(oid));
+        Ok(needed)
     }
 }

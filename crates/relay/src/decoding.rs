@@ -64,6 +64,11 @@ enum Command {
     },
     Join(Box<Joining>),
     Leave(FormId),
+    /// End all forms of the pass, and answer.
+    EndAll {
+        why: String,
+        answer: oneshot::Sender<()>,
+    },
 }
 
 struct Joining {
@@ -119,7 +124,9 @@ impl Decoding {
         limits: Limits,
     ) -> (FormId, FormHandle) {
         let form = FormId(self.next.fetch_add(1, Ordering::Relaxed));
-        let feed = Feed::new(begins_at, limits);
+        let from = decoder.position();
+        tracing::debug!("form {} is decoded alone from {from}, for what ends behind {begins_at}", form.0);
+        let feed = Feed::new(begins_at, decoder.options().two_phase_at, limits);
         let handle = feed.handle();
         let alone = Alone {
             form,
@@ -131,6 +138,13 @@ impl Decoding {
         };
         spawn("relay form", move || alone.run(decoder, feed));
         (form, handle)
+    }
+
+    /// Ends all forms. Those that are decoded alone must have been told before.
+    pub(crate) async fn end_all(&self, why: &str) {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.commands.send(Command::EndAll { why: why.to_owned(), answer });
+        let _ = answered.await;
     }
 
     /// Ends a form that nobody reads.
@@ -193,6 +207,8 @@ impl Alone {
         let back = back.blocking_recv().ok();
         if back.is_none() {
             self.figures.joined.fetch_add(1, Ordering::Relaxed);
+            let bytes = self.figures.alone_bytes.load(Ordering::Relaxed);
+            tracing::debug!("form {} has joined the pass; forms have read {bytes} bytes alone", self.form.0);
         }
         back
     }
@@ -211,6 +227,9 @@ impl Alone {
         until: Option<Lsn>,
     ) -> Result<(), String> {
         while until.is_none_or(|until| decoder.decoded() < until) {
+            if feed.has_ended() {
+                return Err("the form was ended".to_owned());
+            }
             match reader.next().map_err(|error| with_causes(&error))? {
                 Piece::Bytes(_, bytes) => {
                     self.figures.alone_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
@@ -260,8 +279,11 @@ impl Hub {
             }
             Err(error) => Err(error.to_string()),
         };
-        match taken.and_then(|()| self.anchors()) {
-            Ok(()) => self.rest_if_empty(),
+        match taken {
+            Ok(()) => {
+                self.anchors();
+                self.rest_if_empty();
+            }
             Err(why) => self.fail(&why),
         }
         true
@@ -298,7 +320,12 @@ impl Hub {
                     let _ = self.runtime.block_on(hold);
                 }
             }
+            Command::Join(joining) if joining.feed.has_ended() => {}
             Command::Join(joining) => self.join(*joining),
+            Command::EndAll { why, answer } => {
+                self.fail(&why);
+                let _ = answer.send(());
+            }
             Command::Leave(form) => {
                 let gone: Vec<MemberId> =
                     self.seats.iter().filter(|(_, seat)| seat.form == form).map(|(id, _)| *id).collect();
@@ -336,9 +363,10 @@ impl Hub {
         }
     }
 
-    /// Looks for anchors, once for each database.
-    fn anchors(&mut self) -> Result<(), String> {
-        let Some((pass, _)) = &self.running else { return Ok(()) };
+    /// Looks for anchors, once for each database. Without room for one, slots go on naming those
+    /// that are there, and the server's next report of running transactions brings another attempt.
+    fn anchors(&self) {
+        let Some((pass, _)) = &self.running else { return };
         let mut seen: Vec<Oid> = Vec::new();
         for (id, seat) in &self.seats {
             if seen.contains(&seat.database) {
@@ -347,9 +375,14 @@ impl Hub {
             let Some(place) = pass.place(*id) else { continue };
             seen.push(seat.database);
             let mut anchors = seat.anchors.lock().unwrap_or_else(PoisonError::into_inner);
-            anchors.look(place).map_err(|error| format!("cannot keep the catalogs: {error}"))?;
+            if let Err(error) = anchors.look(place) {
+                let database = seat.database.0;
+                tracing::warn!(
+                    "cannot keep the catalogs of the database with OID {database}: {error}; WAL is kept until \
+                     they can be; make room in the data directory"
+                );
+            }
         }
-        Ok(())
     }
 
     /// Without members there is no pass.

@@ -64,16 +64,17 @@ impl FormEnd {
         self.why.get().map(String::as_str)
     }
 
-    fn set(&self, why: String) {
+    pub(crate) fn set(&self, why: String) {
         let _ = self.why.set(why);
         self.token.cancel();
     }
 }
 
 impl Feed {
-    /// A feed whose track has every transaction that ends at or behind `begins_at`.
-    pub(crate) fn new(begins_at: Lsn, limits: Limits) -> Feed {
-        let track = Track::new(begins_at, limits);
+    /// A feed whose track has every transaction that ends at or behind `begins_at`. From
+    /// `two_phase_at` on, prepared transactions come when they are prepared.
+    pub(crate) fn new(begins_at: Lsn, two_phase_at: Option<Lsn>, limits: Limits) -> Feed {
+        let track = Track::new(begins_at, limits).with_two_phase_at(two_phase_at.unwrap_or(Lsn::INVALID));
         let handle = FormHandle {
             entrance: track.entrance(),
             position: FormPosition::default(),
@@ -84,6 +85,11 @@ impl Feed {
 
     pub(crate) fn handle(&self) -> FormHandle {
         self.handle.clone()
+    }
+
+    /// Whether somebody has ended the form.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.handle.end.why().is_some()
     }
 
     /// Takes a message. Returns whether relations must be described again from here on.

@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     fn option(name: &str, value: Option<&str>) -> CommandOption {
-        CommandOption { name: name.to_owned(), value: value.map(str::to_owned) }
+        CommandOption { name: name.to_owned(), value: value.map(str::to_owned), is_number: false }
     }
 
     #[test]

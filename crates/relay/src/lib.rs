@@ -2,15 +2,20 @@
 //!
 //! | file | has |
 //! | --- | --- |
-//! | `passthrough`, `cancel` | ordinary connections, which are the publisher's |
+//! | `passthrough`, `proxy`, `cancel` | ordinary connections, which are the publisher's |
+//! | `upstream` | how clients log in there |
+//! | `views`, `shadow` | what clients see of slots and streams, put into their statements |
 //! | `decoding`, `feed` | one pass for all forms, each into its track |
 //! | `server` | the whole: WAL comes, clients come |
 //! | `session` | a replication connection: commands, and SQL that is passed on |
 //! | `databases` | what is decoded of each database, and for which forms |
 //! | `anchors` | places from which decoding can begin again |
-//! | `receiver` | the publisher's WAL, received once and kept |
+//! | `receiver`, `fork` | the publisher's WAL, received once and kept; what a failover takes back |
 //! | `slots` | replication slots, and what survives of them |
-//! | `walsender` | a form's track, sent to one subscriber |
+//! | `standbys` | WAL waits for those that may take the publisher's place |
+//! | `tidy` | what nobody needs goes: WAL, anchors, slots that are given up |
+//! | `walsender`, `lag` | a form's track, sent to one subscriber, and how late that is |
+//! | `senders` | the streams that run |
 //! | `create` | the options of `CREATE_REPLICATION_SLOT` |
 //! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
 //! | `told` | errors as the server words them |
@@ -24,13 +29,22 @@ mod create;
 mod databases;
 mod decoding;
 mod feed;
+mod fork;
 mod form;
+mod lag;
 mod passthrough;
+mod proxy;
 mod receiver;
+mod senders;
 mod server;
 mod session;
+mod shadow;
 mod slots;
+mod standbys;
+mod tidy;
 mod told;
+mod upstream;
+mod views;
 mod walsender;
 
 pub use anchors::Anchors;
@@ -42,8 +56,11 @@ pub use feed::{FormEnd, FormHandle, FormPosition};
 pub use form::{Form, Streams};
 pub use passthrough::{Passed, serve};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
-pub use server::{Relay, RelayError, RelaySettings, Timeouts};
+pub use senders::{Listed, Senders, Stream};
+pub use server::{Relay, RelayAccess, RelayError, RelaySettings, Timeouts};
 pub use session::{Context, serve_replication};
-pub use slots::{ActiveSlot, SlotShown, SlotState, Slots};
+pub use slots::{ActiveSlot, Retention, SlotShown, SlotState, Slots};
 pub use told::Told;
+pub use upstream::Upstream;
+pub use views::Views;
 pub use walsender::{Ended, RestartOf, Sent, SentShown, Walsender};

@@ -1,16 +1,17 @@
-//! An ordinary connection through the relay: everything is the publisher's.
+//! An ordinary connection through the relay: everything is the publisher's but the views of slots.
 //!
-//! The publisher sees the client's own role, which has its own rights there. It logs in with what
-//! its login here gave ([`proto::scram::ClientKeys`]). From then on bytes are passed on as they
-//! are.
+//! The publisher sees the client's own role, which has its own rights there. It logs in as
+//! [`Upstream`] says. From then on messages are passed on (`proxy`).
 
-use client::{ConnInfo, RawSession, Replication};
+use client::{RawSession, Replication};
 use listener::Client;
 use proto::backend::{self, TransactionStatus};
 use proto::frame::ServerError;
-use tokio::io::{AsyncWriteExt, copy_bidirectional};
 
 use crate::cancel::Cancels;
+use crate::proxy;
+use crate::upstream::Upstream;
+use crate::views::Views;
 
 /// The encodings of a client that are one with ours.
 const UTF8: [&str; 5] = ["utf8", "utf-8", "unicode", "auto", "\"utf8\""];
@@ -27,8 +28,10 @@ pub enum Passed {
 }
 
 /// Serves a client that was let in, until one side closes the connection.
-pub async fn serve(client: Client, publisher: &ConnInfo, cancels: &Cancels) -> Passed {
+pub async fn serve(client: Client, publisher: &Upstream, cancels: &Cancels, views: &Views) -> Passed {
     let Client { startup, keys, mut link, seat, .. } = client;
+    // The login is over: what is wrong with the session comes behind it, as from a server.
+    backend::authentication_ok(&mut link.outbox);
     let mut settings: Vec<(&str, &str)> = Vec::new();
     let mut application_name = "";
     for (name, value) in &startup.settings {
@@ -42,14 +45,13 @@ pub async fn serve(client: Client, publisher: &ConnInfo, cancels: &Cancels) -> P
             name => settings.push((name, value)),
         }
     }
-    let info = publisher.as_role(&startup.user, &startup.database, &startup.options, keys);
+    let info = publisher.login_of(&startup, keys);
     let session = match RawSession::connect(&info, application_name, Replication::Off, &settings).await {
         Ok(session) => session,
         Err(error) => return refuse(link, told(&error)).await,
     };
     let cancellable = cancels.session(startup.minor);
     cancellable.runs_at(session.canceller());
-    backend::authentication_ok(&mut link.outbox);
     for (name, value) in session.parameters() {
         backend::parameter_status(&mut link.outbox, name, value);
     }
@@ -58,17 +60,10 @@ pub async fn serve(client: Client, publisher: &ConnInfo, cancels: &Cancels) -> P
     if link.flush().await.is_err() {
         return Passed::Ended(0, 0);
     }
-    let (mut client, said) = link.into_parts();
-    let (mut server, heard) = session.into_parts();
-    let passed = async {
-        server.write_all(&said).await?;
-        client.write_all(&heard).await?;
-        copy_bidirectional(&mut client, &mut server).await
-    };
-    let passed = passed.await;
+    let passed = proxy::pass(link.into_parts(), session.into_parts(), views).await;
     drop((cancellable, seat));
     match passed {
-        Ok((to, from)) => Passed::Ended(to + said.len() as u64, from + heard.len() as u64),
+        Ok((to, from)) => Passed::Ended(to, from),
         Err(error) => Passed::Lost(error),
     }
 }

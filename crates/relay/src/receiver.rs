@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, quote_ident, quote_literal};
@@ -53,6 +53,7 @@ pub struct ReceiverSettings {
 #[derive(Debug, Default)]
 pub struct Received {
     written: AtomicU64,
+    timeline: AtomicU32,
     synced: AtomicU64,
     server_end: AtomicU64,
     /// WAL before is not needed.
@@ -65,6 +66,12 @@ impl Received {
     #[must_use]
     pub fn written(&self) -> Lsn {
         Lsn::new(self.written.load(Ordering::Relaxed))
+    }
+
+    /// The timeline of the last bytes.
+    #[must_use]
+    pub fn timeline(&self) -> u32 {
+        self.timeline.load(Ordering::Relaxed)
     }
 
     /// WAL is durable, and confirmed to the server, up to here.
@@ -185,13 +192,23 @@ impl std::error::Error for ReceiverError {
 }
 
 impl ReceiverError {
+    /// Where the publisher left its timeline, if more was received of it than that. What is behind
+    /// is to be taken back: see [`Receiver::cut`].
+    #[must_use]
+    pub fn fork(&self) -> Option<Lsn> {
+        match &self.0 {
+            Kind::Wal(error) => error.fork(),
+            _ => None,
+        }
+    }
+
     /// Whether another attempt may help.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match &self.0 {
             Kind::Client { error, .. } => !error.is_configuration(),
             Kind::Source(error) => !error.is_configuration(),
-            Kind::Wal(error) => error.is_full(),
+            Kind::Wal(error) => error.is_full() || error.fork().is_some(),
             Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } => true,
             Kind::OtherSystem { .. } | Kind::OtherHistory { .. } | Kind::Gone { .. } => false,
         }
@@ -221,6 +238,8 @@ struct Streaming<'a> {
     is_left: bool,
     /// Bytes that there was no room for.
     waiting: Option<(Lsn, Bytes)>,
+    /// When they are written again. A moment, because looks come more often than that.
+    retry_at: Instant,
 }
 
 impl Receiver {
@@ -249,6 +268,17 @@ impl Receiver {
         streaming.run(stop).await
     }
 
+    /// Takes back WAL from `at` on, which the publisher does not have any more.
+    ///
+    /// # Errors
+    /// A file cannot be changed.
+    pub fn cut(&mut self, at: Lsn) -> Result<(), ReceiverError> {
+        self.writer.cut(at)?;
+        self.received.synced.fetch_min(at.as_u64(), Ordering::Relaxed);
+        self.note();
+        Ok(())
+    }
+
     async fn connect(&mut self) -> Result<Streaming<'_>, ReceiverError> {
         let (source, name) = (&self.settings.source, &self.settings.application_name);
         let wire = Wire::connect(source, name, Replication::Database, &[]).await;
@@ -266,6 +296,8 @@ impl Receiver {
             self.is_empty = false;
             self.note();
         }
+        // What waited for room comes again.
+        self.received.is_full.store(false, Ordering::Relaxed);
         let now = Instant::now();
         let mut streaming = Streaming {
             receiver: self,
@@ -276,6 +308,7 @@ impl Receiver {
             has_asked: false,
             is_left: false,
             waiting: None,
+            retry_at: now,
         };
         streaming.begin(timeline).await?;
         Ok(streaming)
@@ -283,6 +316,7 @@ impl Receiver {
 
     fn note(&self) {
         self.received.written.store(self.writer.end().as_u64(), Ordering::Relaxed);
+        self.received.timeline.store(self.writer.timeline(), Ordering::Relaxed);
     }
 }
 
@@ -332,10 +366,10 @@ impl Streaming<'_> {
         let mut tick = tokio::time::interval(LOOK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let waits = self.waiting.is_some();
+            let (waits, retry_at) = (self.waiting.is_some(), self.retry_at);
             let frame = tokio::select! {
                 frame = self.wire.read_frame(), if !waits => frame.map_err(|error| self.failed(error))?,
-                () = tokio::time::sleep(FULL_RETRY), if waits => {
+                () = tokio::time::sleep_until(retry_at), if waits => {
                     self.retry()?;
                     self.report(false).await?;
                     continue;
@@ -413,6 +447,7 @@ impl Streaming<'_> {
                     tracing::warn!("{error}; WAL is not confirmed until there is room");
                 }
                 self.waiting = Some((self.receiver.writer.end(), bytes.slice(written..)));
+                self.retry_at = Instant::now() + FULL_RETRY;
             }
             Err(error) => return Err(error.into()),
         }

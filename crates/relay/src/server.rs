@@ -3,13 +3,13 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{Lsn, Oid, PgVersion, with_causes};
+use base::{Lsn, PgVersion, with_causes};
 use client::{ConnInfo, Replication, Wire};
-use listener::{Arrival, Door, Limits, Rules, Socket, Tls};
+use listener::{Arrival, Door, Limits, Rules, Socket, Tls, UserMap};
 use proto::frame::ServerError;
 use proto::startup::Purpose;
 use tokio::net::TcpListener;
@@ -19,13 +19,17 @@ use wal_dir::Writer;
 use crate::cancel::Cancels;
 use crate::databases::{Databases, TrackLimits};
 use crate::decoding::Decoding;
+use crate::fork::take_back;
 use crate::passthrough;
 use crate::receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
+use crate::senders::Senders;
 use crate::session::{Context, serve_replication};
-use crate::slots::Slots;
+use crate::slots::{Retention, Slots};
+use crate::standbys;
+use crate::tidy::tidy;
+use crate::upstream::Upstream;
+use crate::views::Views;
 
-/// Between two rounds of tidying.
-const TIDY: Duration = Duration::from_secs(5);
 /// Between two attempts to receive WAL.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long the relay waits for its publisher when it starts.
@@ -41,6 +45,8 @@ pub struct RelaySettings {
     pub data_dir: PathBuf,
     /// Who may connect.
     pub rules: Rules,
+    /// Who has another login at the publisher.
+    pub user_map: UserMap,
     /// What encrypts connections.
     pub tls: Option<Tls>,
     /// How many may connect.
@@ -49,6 +55,10 @@ pub struct RelaySettings {
     pub tracks: TrackLimits,
     /// `wal_receiver_status_interval`, `wal_receiver_timeout`, `wal_sender_timeout`.
     pub timeouts: Timeouts,
+    /// When slots are given up.
+    pub retention: Retention,
+    /// `synchronized_standby_slots`: physical slots whose standbys must have WAL first.
+    pub synchronized_standby_slots: Vec<String>,
 }
 
 /// Times of PostgreSQL's settings of the same names.
@@ -83,6 +93,15 @@ pub enum RelayError {
     Answer(String),
     /// A file or directory cannot be used.
     Files(PathBuf, io::Error),
+    /// The directory belongs to another publisher.
+    OtherSystem {
+        /// The directory.
+        dir: PathBuf,
+        /// The system identifier that it has.
+        known: String,
+        /// That of the publisher.
+        system: u64,
+    },
     /// WAL cannot be kept.
     Wal(wal_dir::Error),
     /// WAL cannot be received.
@@ -96,6 +115,12 @@ impl fmt::Display for RelayError {
             RelayError::Source(error) => error.fmt(f),
             RelayError::Answer(what) => write!(f, "the publisher answered {what}"),
             RelayError::Files(path, error) => write!(f, "cannot use {}: {error}", path.display()),
+            RelayError::OtherSystem { dir, known, system } => write!(
+                f,
+                "{} has WAL and slots of the system {known}, and the publisher is the system {system}: \
+                 give another --data-dir, or the publisher that this one is of",
+                dir.display()
+            ),
             RelayError::Wal(error) => error.fmt(f),
             RelayError::Receiver(error) => error.fmt(f),
         }
@@ -106,15 +131,30 @@ impl std::error::Error for RelayError {}
 
 /// A relay that is ready for clients.
 pub struct Relay {
+    synchronized_standby_slots: Vec<String>,
     context: Arc<Context>,
     door: Arc<Door>,
     receiver: Receiver,
 }
 
+/// Who may connect to a relay, and as whom they log in at the publisher.
+pub struct RelayAccess {
+    door: Arc<Door>,
+    context: Arc<Context>,
+}
+
+impl RelayAccess {
+    /// Replaces the rules. Connections that are there stay.
+    pub fn reload(&self, rules: Rules, tls: Option<Tls>, user_map: UserMap) {
+        self.door.reload(rules, tls);
+        self.context.upstream.reload(user_map);
+    }
+}
+
 /// What the publisher says of itself.
 struct Publisher {
     version: PgVersion,
-    system: (u64, u32),
+    system: u64,
     segment_size: u64,
     parameters: Vec<(String, String)>,
 }
@@ -129,7 +169,12 @@ impl Relay {
         let dir = &settings.data_dir;
         let files = |path: PathBuf| move |error| RelayError::Files(path, error);
         let opened = Writer::open(&dir.join("wal"), publisher.segment_size).map_err(RelayError::Wal)?;
-        let decoding = Decoding::start(opened.0.readers());
+        belongs_to(dir, publisher.system)?;
+        let readers = opened.0.readers();
+        if !settings.synchronized_standby_slots.is_empty() {
+            readers.limit(Lsn::INVALID);
+        }
+        let decoding = Decoding::start(readers.clone());
         let slots = dir.join("slots");
         let slots = Slots::open(&slots, publisher.version.major()).map_err(files(slots.clone()))?;
         let source = settings.source.clone();
@@ -144,27 +189,37 @@ impl Relay {
             status_interval: settings.timeouts.wal_receiver_status_interval,
             timeout: settings.timeouts.wal_receiver_timeout,
         };
-        let receiver = Receiver::new(receiver, opened, None, Arc::clone(&received));
+        let system = Some(publisher.system);
+        let receiver = Receiver::new(receiver, opened, system, Arc::clone(&received));
+        let senders = Senders::default();
         let context = Context {
-            publisher: settings.source,
+            upstream: Upstream::new(settings.source, settings.user_map),
             major: publisher.version.major(),
             system: publisher.system,
             parameters: publisher.parameters,
+            views: Views::new(slots.clone(), senders.clone()),
             slots,
             databases,
+            senders,
             cancels: Cancels::default(),
             received,
+            readers,
+            waits_for_standbys: !settings.synchronized_standby_slots.is_empty(),
+            retention: settings.retention,
             wal_sender_timeout: settings.timeouts.wal_sender_timeout,
+            epoch: Mutex::new(stop.child_token()),
             stop,
         };
         let door = Arc::new(Door::new(settings.rules, settings.tls, settings.limits));
-        Ok(Relay { context: Arc::new(context), door, receiver })
+        let context = Arc::new(context);
+        let synchronized_standby_slots = settings.synchronized_standby_slots;
+        Ok(Relay { synchronized_standby_slots, context, door, receiver })
     }
 
-    /// Lets clients in, to reload the rules.
+    /// Who may connect, to reload it.
     #[must_use]
-    pub fn door(&self) -> Arc<Door> {
-        Arc::clone(&self.door)
+    pub fn access(&self) -> RelayAccess {
+        RelayAccess { door: Arc::clone(&self.door), context: Arc::clone(&self.context) }
     }
 
     /// What all connections share.
@@ -178,10 +233,10 @@ impl Relay {
     /// # Errors
     /// WAL cannot be received or kept any more.
     pub async fn run(self, socket: TcpListener) -> Result<(), RelayError> {
-        let Relay { context, door, mut receiver } = self;
+        let Relay { synchronized_standby_slots, context, door, mut receiver } = self;
         let receiving = {
             let context = Arc::clone(&context);
-            async move { receive(&mut receiver, &context.stop).await }
+            async move { receive(&mut receiver, &context).await }
         };
         let receiving = tokio::spawn(receiving);
         // The first commands of a client need WAL to be coming.
@@ -191,7 +246,11 @@ impl Relay {
             }
         };
         let _ = tokio::time::timeout(FIRST_WAL, come).await;
-        let mut tick = tokio::time::interval(TIDY);
+        tokio::spawn(tidy(Arc::clone(&context)));
+        if !synchronized_standby_slots.is_empty() {
+            let readers = context.readers.clone();
+            tokio::spawn(standbys::hold(Arc::clone(&context), synchronized_standby_slots, readers));
+        }
         let mut receiving = receiving;
         loop {
             tokio::select! {
@@ -205,7 +264,6 @@ impl Relay {
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
                 },
-                _ = tick.tick() => tidy(&context),
                 ended = &mut receiving => {
                     context.stop.cancel();
                     let _ = context.slots.keep_all();
@@ -220,10 +278,25 @@ impl Relay {
 }
 
 /// Receives WAL, again and again, until stopped.
-async fn receive(receiver: &mut Receiver, stop: &CancellationToken) -> Result<(), RelayError> {
+async fn receive(receiver: &mut Receiver, context: &Context) -> Result<(), RelayError> {
+    let stop = &context.stop;
     loop {
-        match receiver.run(stop).await {
+        let ended = receiver.run(stop).await;
+        if let Err(error) = &ended
+            && let Some(fork) = error.fork()
+        {
+            tracing::warn!("{}; the relay takes it back", with_causes(error));
+            match take_back(context, fork).await {
+                Ok(()) => {
+                    receiver.cut(fork).map_err(RelayError::Receiver)?;
+                    context.begin_epoch();
+                }
+                Err(told) => tracing::warn!("{told}; trying again"),
+            }
+        }
+        match ended {
             Ok(()) => return Ok(()),
+            Err(error) if error.fork().is_some() => {}
             Err(error) if error.is_passing() => tracing::warn!("{}; trying again", with_causes(&error)),
             Err(error) => return Err(RelayError::Receiver(error)),
         }
@@ -234,26 +307,15 @@ async fn receive(receiver: &mut Receiver, stop: &CancellationToken) -> Result<()
     }
 }
 
-/// Keeps what has moved, and lets go of what nobody needs, in this order (rule L2, point 3).
-fn tidy(context: &Context) {
-    if let Err(told) = context.slots.keep_all() {
-        tracing::warn!("{told}");
-        return;
-    }
-    if let Err(error) = context.databases.tidy(|database: Oid| context.slots.least_restart_in(database)) {
-        tracing::warn!("cannot tidy up: {error}");
-        return;
-    }
-    let needed = context.databases.least().unwrap_or(Lsn::INVALID);
-    context.received.needs_from(needed);
-}
-
 async fn serve(door: &Door, context: &Arc<Context>, stream: tokio::net::TcpStream, from: SocketAddr) {
     let _ = stream.set_nodelay(true);
     match door.open(Socket::Tcp(stream, from.ip())).await {
         Ok(Arrival::Client(client)) => match client.startup.purpose {
             Purpose::Logical => serve_replication(*client, context).await,
-            Purpose::Sql => drop(passthrough::serve(*client, &context.publisher, &context.cancels).await),
+            Purpose::Sql => {
+                let Context { upstream, cancels, views, .. } = &**context;
+                drop(passthrough::serve(*client, upstream, cancels, views).await);
+            }
             Purpose::Physical => {
                 let message = "the relay serves logical replication only";
                 drop(passthrough::refuse(client.link, ServerError::new("FATAL", "0A000", message)).await);
@@ -271,11 +333,27 @@ async fn serve(door: &Door, context: &Arc<Context>, stream: tokio::net::TcpStrea
     }
 }
 
+/// Checks that what the directory has is of this system, which an empty one remembers.
+fn belongs_to(dir: &Path, system: u64) -> Result<(), RelayError> {
+    let path = dir.join("system");
+    let failed = |error| RelayError::Files(path.clone(), error);
+    match std::fs::read_to_string(&path) {
+        Ok(known) if known.trim() == system.to_string() => Ok(()),
+        Ok(known) => {
+            Err(RelayError::OtherSystem { dir: dir.to_owned(), known: known.trim().to_owned(), system })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            catalog::replace_file(&path, format!("{system}\n").as_bytes()).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
 async fn ask(source: &ConnInfo) -> Result<Publisher, RelayError> {
     let wire = Wire::connect(source, "pgsluice relay", Replication::Database, &[]).await;
     let mut wire = wire.map_err(RelayError::Publisher)?;
     let identity = source::slot::identify_system(&mut wire).await.map_err(RelayError::Source)?;
-    let system = (identity.system_id, identity.timeline);
+    let system = identity.system_id;
     let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_segment_size'";
     let rows = wire.query(sql).await.map_err(RelayError::Publisher)?;
     let size = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());

@@ -10,26 +10,31 @@
 //! A slot's consistent point and its snapshot come from a temporary slot of the publisher, which is
 //! dropped at once (rule L1). So the snapshot that a copy uses equals all commits before the point.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use base::{Lsn, Oid};
-use client::{ConnInfo, RawSession, Replication};
-use listener::{Client, Link};
+use base::{Lsn, Oid, PgTimestamp};
+use bytes::Bytes;
+use client::{RawSession, Replication};
+use listener::{Client, Link, Place};
 use proto::backend::{self, Field, TransactionStatus};
 use proto::command::{self, Command, CreateSlot};
 use proto::frame::{self, Frame, ServerError};
 use proto::scram::ClientKeys;
 use proto::startup::Startup;
 use tokio_util::sync::CancellationToken;
+use wal_dir::Readers;
 
 use crate::cancel::{Cancellable, Cancels};
 use crate::create::{SlotOptions, SnapshotWish, boolean};
 use crate::databases::{Databases, FormKey};
 use crate::form::Form;
 use crate::receiver::Received;
-use crate::slots::{ActiveSlot, SlotState, Slots};
+use crate::senders::{Senders, Stream};
+use crate::slots::{ActiveSlot, Retention, SlotState, Slots};
 use crate::told::{Told, code};
+use crate::upstream::Upstream;
+use crate::views::Views;
 use crate::walsender::{Ended, Sent, Walsender};
 
 /// The longest query that is taken.
@@ -38,6 +43,8 @@ const QUERY_SIZE_MAX: usize = 64 << 20;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long WAL may take from the publisher to here.
 const WAL_MAX: Duration = Duration::from_secs(60);
+/// Slots that begin again within this number of bytes of WAL are decoded for together.
+const GROUP_BYTES: u64 = 64 << 20;
 /// What every subscriber asks first. Answered here, it needs no session upstream.
 const SEARCH_PATH: &str = "SELECT pg_catalog.set_config('search_path', '', false);";
 
@@ -47,26 +54,55 @@ const INT8: Oid = Oid(20);
 
 /// What all connections share.
 pub struct Context {
-    /// The publisher, as the relay itself connects.
-    pub publisher: ConnInfo,
+    /// The publisher.
+    pub upstream: Upstream,
     /// The publisher's major.
     pub major: u32,
-    /// Its system identifier and timeline.
-    pub system: (u64, u32),
+    /// Its system identifier.
+    pub system: u64,
     /// What it reported when the relay connected.
     pub parameters: Vec<(String, String)>,
     /// The relay's slots.
     pub slots: Slots,
     /// What is decoded.
     pub databases: Databases,
+    /// The streams that run.
+    pub senders: Senders,
+    /// What clients see of slots and streams.
+    pub views: Views,
     /// What can be cancelled.
     pub cancels: Cancels,
     /// How much WAL is here.
     pub received: Arc<Received>,
+    /// What of it may be read.
+    pub readers: Readers,
+    /// WAL waits for standbys, so that a subscriber can follow a failover.
+    pub waits_for_standbys: bool,
+    /// When slots are given up.
+    pub retention: Retention,
     /// `wal_sender_timeout`
     pub wal_sender_timeout: Duration,
     /// Cancelled when the relay stops.
     pub stop: CancellationToken,
+    /// Cancelled when what was received is taken back, and replaced then.
+    pub epoch: Mutex<CancellationToken>,
+}
+
+impl Context {
+    /// Cancelled when the relay stops, or when what was received is taken back.
+    fn epoch(&self) -> CancellationToken {
+        self.epoch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends what relies on WAL that is taken back. Nothing of the kind begins before
+    /// [`Context::begin_epoch`].
+    pub(crate) fn end_epoch(&self) {
+        self.epoch().cancel();
+    }
+
+    pub(crate) fn begin_epoch(&self) {
+        *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = self.stop.child_token();
+    }
 }
 
 /// Why a command is not carried out.
@@ -95,6 +131,10 @@ struct Session<'a> {
     context: &'a Context,
     startup: Startup,
     keys: Option<ClientKeys>,
+    place: Place,
+    since: PgTimestamp,
+    /// The role at the publisher, and its OID.
+    role: (String, u32),
     database: Oid,
     link: Link,
     cancellable: Cancellable,
@@ -109,9 +149,12 @@ struct Session<'a> {
 
 /// Serves a client with a logical replication connection, until it goes.
 pub async fn serve_replication(client: Client, context: &Context) {
-    let Client { startup, keys, mut link, seat, .. } = client;
-    let database = match may_replicate(context, &startup).await {
-        Ok(database) => database,
+    let Client { startup, keys, place, mut link, seat } = client;
+    // The login is over: what is wrong with the session comes behind it, as from a server.
+    backend::authentication_ok(&mut link.outbox);
+    let role = context.upstream.role_of(&startup.user);
+    let (database, role_oid) = match may_replicate(context, &role, &startup.database).await {
+        Ok(oids) => oids,
         Err(error) => {
             backend::error_response(&mut link.outbox, &error);
             link.close().await;
@@ -123,6 +166,9 @@ pub async fn serve_replication(client: Client, context: &Context) {
         context,
         startup,
         keys,
+        place,
+        since: PgTimestamp::now(),
+        role: (role, role_oid),
         database,
         link,
         cancellable,
@@ -140,26 +186,30 @@ pub async fn serve_replication(client: Client, context: &Context) {
     drop(seat);
 }
 
-/// Whether the role may replicate from the database, whose OID is returned.
-async fn may_replicate(context: &Context, startup: &Startup) -> Result<Oid, Box<ServerError>> {
+/// Whether the role may replicate from the database. Returns the OIDs of the database and the role.
+async fn may_replicate(
+    context: &Context,
+    user: &String,
+    database: &String,
+) -> Result<(Oid, u32), Box<ServerError>> {
     let fatal = |code, message: String| fatal(code, &message);
     let unreachable = |error: &dyn std::error::Error| {
         let why = base::with_causes(error);
         fatal(code::CONNECTION_FAILURE, format!("the relay cannot use the publisher: {why}"))
     };
-    let session = client::connect(&context.publisher, "pgsluice relay", &[]).await;
+    let session = client::connect(context.upstream.publisher(), "pgsluice relay", &[]).await;
     let session = session.map_err(|error| unreachable(&error))?;
     let sql = "SELECT r.rolreplication OR r.rolsuper, d.oid, \
                       pg_catalog.has_database_privilege(r.oid, d.oid, 'CONNECT'), \
-                      pg_catalog.pg_encoding_to_char(d.encoding)::text \
+                      pg_catalog.pg_encoding_to_char(d.encoding)::text, r.oid \
                  FROM (VALUES (1)) one \
                  LEFT JOIN pg_catalog.pg_roles r ON r.rolname = $1 \
                  LEFT JOIN pg_catalog.pg_database d ON d.datname = $2";
-    let (user, database) = (&startup.user, &startup.database);
     let row = session.query_one(sql, &[user, database]).await.map_err(|error| unreachable(&error))?;
     let (replicates, oid): (Option<bool>, Option<u32>) = (row.get(0), row.get(1));
     let (connects, encoding): (Option<bool>, Option<String>) = (row.get(2), row.get(3));
-    let Some(replicates) = replicates else {
+    let role_oid: Option<u32> = row.get(4);
+    let Some((replicates, role_oid)) = replicates.zip(role_oid) else {
         return Err(fatal("28000", format!("role \"{user}\" does not exist")));
     };
     let Some(oid) = oid else {
@@ -187,16 +237,15 @@ async fn may_replicate(context: &Context, startup: &Startup) -> Result<Oid, Box<
         let message = format!("the relay decodes databases in UTF8 only, and \"{database}\" is in {what}");
         return Err(fatal(code::FEATURE_NOT_SUPPORTED, message));
     }
-    Ok(Oid(oid))
+    Ok((Oid(oid), role_oid))
 }
 
 impl Session<'_> {
     fn welcome(&mut self) {
         let out = &mut self.link.outbox;
-        backend::authentication_ok(out);
         for (name, value) in &self.context.parameters {
             let value = match name.as_str() {
-                "session_authorization" => &self.startup.user,
+                "session_authorization" => &self.role.0,
                 "client_encoding" => "UTF8",
                 _ => value,
             };
@@ -309,7 +358,7 @@ impl Session<'_> {
     }
 
     fn identify(&mut self) {
-        let (system, timeline) = self.context.system;
+        let (system, timeline) = (self.context.system, self.context.received.timeline());
         let [system, timeline] = [system.to_string(), timeline.to_string()];
         let at = self.context.received.written().to_string();
         let database = self.startup.database.clone();
@@ -332,6 +381,9 @@ impl Session<'_> {
     async fn drop_slot(&mut self, name: &str, wait: bool) -> Result<(), Told> {
         loop {
             let done = self.context.slots.remove(name, self.cancellable.pid);
+            if done.is_ok() {
+                self.context.senders.forget(name);
+            }
             match &done {
                 Err(told) if wait && told.0.code == code::OBJECT_IN_USE => tokio::time::sleep(LOOK).await,
                 _ => return done,
@@ -350,6 +402,7 @@ impl Session<'_> {
                 }
             }
         }
+        self.may_fail_over(failover.unwrap_or(false))?;
         let at = self.context.received.written();
         self.context.slots.alter(name, |state| {
             state.failover = failover.unwrap_or(state.failover);
@@ -364,8 +417,8 @@ impl Session<'_> {
     /// The session upstream. If there is none, it begins.
     async fn upstream(&mut self) -> Result<&mut Link, Box<ServerError>> {
         if self.upstream.is_none() {
-            let Startup { user, database, options, settings, .. } = &self.startup;
-            let info = self.context.publisher.as_role(user, database, options, self.keys.clone());
+            let settings = &self.startup.settings;
+            let info = self.context.upstream.login_of(&self.startup, self.keys.clone());
             let own = ["application_name", "client_encoding"];
             let mut settings: Vec<(&str, &str)> = settings
                 .iter()
@@ -375,8 +428,7 @@ impl Session<'_> {
             if self.has_empty_path {
                 settings.push(("search_path", ""));
             }
-            let name = self.startup.settings.iter().find(|(name, _)| name == "application_name");
-            let name = name.map_or("", |(_, value)| value);
+            let name = self.application_name();
             let session = RawSession::connect(&info, name, Replication::Database, &settings).await;
             let session = session.map_err(|error| match error.server() {
                 Some(error) => Box::new(ServerError { severity: "FATAL".to_owned(), ..error.clone() }),
@@ -389,6 +441,22 @@ impl Session<'_> {
         Ok(self.upstream.as_mut().expect("it was begun"))
     }
 
+    /// Before a stream: a session upstream would only be held, and with it what an exported
+    /// snapshot holds. If SQL comes afterwards, another session begins.
+    async fn leave_upstream(&mut self) {
+        if self.status == TransactionStatus::Idle
+            && let Some(mut link) = self.upstream.take()
+        {
+            append(&mut link.outbox, &Frame { tag: b'X', body: Bytes::new() });
+            link.close().await;
+        }
+    }
+
+    fn application_name(&self) -> &str {
+        let name = self.startup.settings.iter().find(|(name, _)| name == "application_name");
+        name.map_or("", |(_, value)| value)
+    }
+
     /// Passes a statement on, and everything that is answered.
     async fn sql(&mut self, query: &str) -> Result<(), Halt> {
         if query == SEARCH_PATH && self.upstream.is_none() {
@@ -396,7 +464,8 @@ impl Session<'_> {
             self.row(&[("set_config", TEXT)], &[Some("")]);
             return self.answer(Ok("SELECT 1"));
         }
-        self.ask(query).await.map_err(Halt::Fatal)?;
+        let shown = self.context.views.put_into(query);
+        self.ask(shown.as_deref().unwrap_or(query)).await.map_err(Halt::Fatal)?;
         loop {
             let frame = self.hear().await.map_err(Halt::Fatal)?;
             let is_end = frame.tag == b'Z';
@@ -447,9 +516,17 @@ impl Session<'_> {
 
     async fn create_slot(&mut self, create: &CreateSlot) -> Result<(), Halt> {
         let options = self.slot_options(create)?;
+        // What the slot will need stays until the slot is there.
+        let _hold = self.context.databases.hold(self.database);
+        let epoch = self.context.epoch();
         self.context.databases.prepare(self.database, &self.startup.database).await?;
         let (point, snapshot) = self.consistent_point(options.snapshot).await?;
         self.has_wal(point).await?;
+        if epoch.is_cancelled() {
+            return Err(
+                Told::new(code::CONNECTION_FAILURE, "the publisher has failed over; try again").into()
+            );
+        }
         let restart = self.context.databases.restart_of(self.database, point);
         let none = || Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept for {point}"));
         let state = SlotState {
@@ -519,9 +596,7 @@ impl Session<'_> {
         }
         let options = SlotOptions::read(create, self.context.major)?;
         crate::create::check_name(&create.slot, self.context.major)?;
-        if options.failover {
-            return refused("the relay does not copy slots to standbys".to_owned());
-        }
+        self.may_fail_over(options.failover)?;
         match (options.snapshot, self.status) {
             (SnapshotWish::Use, TransactionStatus::Idle) => Err(Told::new(
                 code::OBJECT_NOT_IN_PREREQUISITE_STATE,
@@ -535,16 +610,28 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until WAL up to there is here.
+    /// A subscriber follows a failover if no change is sent that the standbys lack.
+    fn may_fail_over(&self, failover: bool) -> Result<(), Told> {
+        if !failover || self.context.waits_for_standbys {
+            return Ok(());
+        }
+        let message = "the relay has failover slots only if synchronized_standby_slots is set";
+        Err(Told::new(code::FEATURE_NOT_SUPPORTED, message)
+            .hint("Set it for the relay, or create the subscription with failover = false."))
+    }
+
+    /// Waits until WAL up to there is here, and may be sent.
     async fn has_wal(&self, lsn: Lsn) -> Result<(), Told> {
         let come = async {
-            while self.context.received.written() < lsn {
+            while self.context.readers.end() < lsn {
                 tokio::time::sleep(LOOK).await;
             }
         };
         tokio::time::timeout(WAL_MAX, come).await.map_err(|_| {
-            let at = self.context.received.written();
-            Told::new(code::CONNECTION_FAILURE, format!("the relay has WAL up to {at} only, and needs {lsn}"))
+            let (at, written) = (self.context.readers.end(), self.context.received.written());
+            let held = if at < written { ", because standbys lack the rest" } else { "" };
+            let message = format!("the relay may send WAL up to {at} only, and needs {lsn}{held}");
+            Told::new(code::CONNECTION_FAILURE, message)
         })
     }
 
@@ -555,15 +642,19 @@ impl Session<'_> {
         options: &[command::CommandOption],
     ) -> Result<(), Halt> {
         let prepared = self.prepared(slot, start, options);
+        let (sent, epoch): (Arc<Sent>, _) = (Arc::default(), self.context.epoch());
         let (slot, key, start) = match prepared {
             Ok(prepared) => prepared,
             Err(told) => return self.answer(Err(told.into())),
         };
         let Some(state) = slot.state() else { return Err(Halt::Gone) };
-        let (cursor, form) = match self.context.databases.enter(&key, start, state.restart) {
+        // Others may come who are a little behind: one decoding is for all.
+        let group = self.context.slots.group_of(self.database, (state.confirmed, state.restart), GROUP_BYTES);
+        let (cursor, form) = match self.context.databases.enter(&key, start, group) {
             Ok(entered) => entered,
             Err(told) => return self.answer(Err(told.into())),
         };
+        self.leave_upstream().await;
         self.link.flush().await?;
         let (nowhere, _) = tokio::io::duplex(1);
         let link = std::mem::replace(&mut self.link, Link::over(nowhere));
@@ -571,14 +662,24 @@ impl Session<'_> {
         // Anchors are looked at when the subscriber confirms, which is rare.
         let restart_of =
             |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
+        let listed = context.senders.list(Stream {
+            pid: self.cancellable.pid,
+            user: self.role.clone(),
+            application_name: self.application_name().to_owned(),
+            place: self.place,
+            since: self.since,
+            slot: slot.name().to_owned(),
+            sent: Arc::clone(&sent),
+        });
         let sender = Walsender::new(
             link,
             (cursor, slot, start),
             (form, &restart_of),
             self.context.wal_sender_timeout,
-            Arc::<Sent>::default(),
+            sent,
         );
-        let (ended, link) = sender.run(&self.context.stop).await;
+        let (ended, link) = sender.run(&epoch).await;
+        drop(listed);
         self.link = link;
         match ended {
             Ended::Done => {
@@ -590,7 +691,7 @@ impl Session<'_> {
                 error.severity = "FATAL".to_owned();
                 Err(Halt::Fatal(error))
             }
-            Ended::Stopped => {
+            Ended::Stopped | Ended::Invalidated => {
                 let message = "terminating connection due to administrator command";
                 Err(Halt::Fatal(fatal("57P01", message)))
             }

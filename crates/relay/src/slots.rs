@@ -12,14 +12,18 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use base::{Lsn, Oid};
+use base::{Lsn, Oid, PgTimestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::create::check_name;
 use crate::told::{Told, code};
 
 const ENDING: &str = ".json";
+/// `invalidation_reason`, as the server has it.
+const WAL_REMOVED: &str = "wal_removed";
+const IDLE_TIMEOUT: &str = "idle_timeout";
 
 /// What is kept of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +106,19 @@ struct Entry {
     is_temporary: bool,
     /// The connection that uses it.
     active: Option<u32>,
+    /// Since when none does; the relay's start at the earliest.
+    inactive_since: Option<PgTimestamp>,
     /// What its file says.
     kept: Option<SlotState>,
+}
+
+/// When a slot is invalidated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// `max_slot_wal_keep_size`: bytes of WAL behind which a slot may be; `None`: any number.
+    pub max_slot_wal_keep_bytes: Option<u64>,
+    /// `idle_replication_slot_timeout`: how long a slot may have no reader; `None`: for any time.
+    pub idle_replication_slot_timeout: Option<Duration>,
 }
 
 /// A slot that a connection uses. Dropping it lets others use it; a temporary one goes.
@@ -123,6 +138,8 @@ pub struct SlotShown {
     pub is_temporary: bool,
     /// The connection that uses it.
     pub active: Option<u32>,
+    /// Since when none does; the relay's start at the earliest.
+    pub inactive_since: Option<PgTimestamp>,
 }
 
 impl Slots {
@@ -144,8 +161,11 @@ impl Slots {
             }
             let text = fs::read(&path).map_err(|error| named(&path, &error))?;
             let state: SlotState = serde_json::from_slice(&text).map_err(|error| named(&path, &error))?;
-            let kept = Some(state.clone());
-            slots.insert(state.name.clone(), Entry { state, is_temporary: false, active: None, kept });
+            let (kept, inactive_since) = (Some(state.clone()), Some(PgTimestamp::now()));
+            slots.insert(
+                state.name.clone(),
+                Entry { state, is_temporary: false, active: None, inactive_since, kept },
+            );
         }
         Ok(Slots { inner: Arc::new(Inner { dir: dir.to_owned(), major, slots: Mutex::new(slots) }) })
     }
@@ -164,7 +184,7 @@ impl Slots {
                 format!("replication slot \"{name}\" already exists"),
             ));
         }
-        let mut entry = Entry { state, is_temporary, active: Some(pid), kept: None };
+        let mut entry = Entry { state, is_temporary, active: Some(pid), inactive_since: None, kept: None };
         if !is_temporary {
             self.inner.keep(&mut entry)?;
         }
@@ -192,15 +212,21 @@ impl Slots {
                     format!("can no longer access replication slot \"{name}\""),
                     format!("This replication slot has been invalidated due to \"{why}\"."),
                 ),
-                _ => (
+                _ if why == WAL_REMOVED => (
                     format!("can no longer get changes from replication slot \"{name}\""),
                     "This slot has been invalidated because it exceeded the maximum reserved size."
                         .to_owned(),
+                ),
+                // Only later servers have another reason.
+                _ => (
+                    format!("can no longer get changes from replication slot \"{name}\""),
+                    format!("This slot has been invalidated due to \"{why}\"."),
                 ),
             };
             return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(detail));
         }
         entry.active = Some(pid);
+        entry.inactive_since = None;
         Ok(ActiveSlot { inner: Arc::clone(&self.inner), name: name.to_owned(), pid })
     }
 
@@ -249,8 +275,52 @@ impl Slots {
             state: entry.state.clone(),
             is_temporary: entry.is_temporary,
             active: entry.active,
+            inactive_since: entry.inactive_since,
         };
         self.inner.slots().values().map(shown).collect()
+    }
+
+    /// Invalidates slots that are too far behind `written`, or that nobody has read for too long.
+    /// Returns their names, each with the reason.
+    pub(crate) fn invalidate(&self, retention: Retention, written: Lsn) -> Vec<(String, String)> {
+        let now = PgTimestamp::now();
+        let mut slots = self.inner.slots();
+        let mut invalidated = Vec::new();
+        for (name, entry) in slots.iter_mut().filter(|(_, entry)| entry.state.invalidated.is_none()) {
+            let behind = written.as_u64().saturating_sub(entry.state.restart.as_u64());
+            let idle = entry.inactive_since.map(|since| now.0.saturating_sub(since.0).unsigned_abs());
+            if retention.max_slot_wal_keep_bytes.is_some_and(|most| behind > most) {
+                entry.state.invalidated = Some(WAL_REMOVED.to_owned());
+                let limit = "max_slot_wal_keep_size";
+                invalidated.push((name.clone(), format!("it is {behind} bytes of WAL behind ({limit})")));
+            } else if let Some(most) = retention.idle_replication_slot_timeout
+                && idle.is_some_and(|idle| u128::from(idle) > most.as_micros())
+            {
+                entry.state.invalidated = Some(IDLE_TIMEOUT.to_owned());
+                let limit = "idle_replication_slot_timeout";
+                invalidated
+                    .push((name.clone(), format!("nobody has read it for {} s ({limit})", most.as_secs())));
+            }
+        }
+        invalidated
+    }
+
+    /// Invalidates slots that were confirmed behind `fork`, and those named: their subscribers
+    /// have what the publisher does not have any more. Returns their names, each with the reason.
+    pub(crate) fn leave_behind(&self, fork: Lsn, named: &[String]) -> Vec<(String, String)> {
+        let mut slots = self.inner.slots();
+        let mut invalidated = Vec::new();
+        for (name, entry) in slots.iter_mut().filter(|(_, entry)| entry.state.invalidated.is_none()) {
+            let confirmed = entry.state.confirmed;
+            if confirmed > fork || named.contains(name) {
+                let why = format!(
+                    "the publisher left its timeline at {fork}, its subscriber was sent more, and has confirmed {confirmed}"
+                );
+                entry.state.invalidated = Some(why.clone());
+                invalidated.push((name.clone(), why));
+            }
+        }
+        invalidated
     }
 
     /// Keeps every slot that has moved.
@@ -273,6 +343,26 @@ impl Slots {
     #[must_use]
     pub fn least_restart_in(&self, database: Oid) -> Option<Lsn> {
         self.least(|state| state.database == database.0)
+    }
+
+    /// Where one decoding begins that serves all slots of a database which begin again at or up to
+    /// `distance` bytes before `restart`: the least of their places, and the least of what they
+    /// have confirmed (rule L4).
+    pub(crate) fn group_of(
+        &self,
+        database: Oid,
+        (confirmed, restart): (Lsn, Lsn),
+        distance: u64,
+    ) -> (Lsn, Lsn) {
+        let near = Lsn::new(restart.as_u64().saturating_sub(distance));
+        let slots = self.inner.slots();
+        let is_near = |state: &&SlotState| {
+            let is_usable = state.database == database.0 && state.invalidated.is_none();
+            is_usable && near <= state.restart && state.restart <= restart
+        };
+        slots.values().map(|entry| &entry.state).filter(is_near).fold((confirmed, restart), |least, state| {
+            (least.0.min(state.confirmed), least.1.min(state.restart))
+        })
     }
 
     fn least(&self, counts: impl Fn(&SlotState) -> bool) -> Option<Lsn> {
@@ -354,6 +444,12 @@ impl ActiveSlot {
         self.with(|entry| entry.state.clone())
     }
 
+    /// Whether it may be read: it is there, and was not invalidated.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.with(|entry| entry.state.invalidated.is_none()).unwrap_or(false)
+    }
+
     /// Notes that everything before `confirmed` was confirmed, and that decoding may begin again at
     /// `restart`. Neither ever falls.
     pub fn advance(&self, confirmed: Lsn, restart: Lsn) {
@@ -390,7 +486,11 @@ impl Drop for ActiveSlot {
         if let Err(error) = self.keep() {
             tracing::warn!("replication slot \"{}\" is not kept as it is now: {error}", self.name);
         }
-        if self.with(|entry| entry.active = None).is_some() {
+        let leave = |entry: &mut Entry| {
+            entry.active = None;
+            entry.inactive_since = Some(PgTimestamp::now());
+        };
+        if self.with(leave).is_some() {
             let mut slots = self.inner.slots();
             if slots.get(&self.name).is_some_and(|entry| entry.is_temporary && entry.active.is_none()) {
                 slots.remove(&self.name);
@@ -421,6 +521,28 @@ mod tests {
     fn code(result: Result<impl Sized, Told>) -> (String, String) {
         let told = result.err().expect("an error");
         (told.0.code.clone(), told.0.message.clone())
+    }
+
+    #[test]
+    fn l4_slots_that_are_near_one_another_begin_together() {
+        let dir = tempfile::tempdir().unwrap();
+        let slots = Slots::open(dir.path(), 18).unwrap();
+        let at = |name: &str, restart: u64, confirmed: u64| {
+            let (restart, confirmed) = (Lsn::new(restart), Lsn::new(confirmed));
+            drop(slots.create(SlotState { restart, confirmed, ..state(name) }, false, 1).unwrap());
+        };
+        at("far", 10, 20);
+        at("near", 1_000, 1_500);
+        at("own", 1_050, 1_700);
+        at("later", 1_100, 1_200);
+        let group = |confirmed, restart| {
+            let (confirmed, restart) =
+                slots.group_of(DATABASE, (Lsn::new(confirmed), Lsn::new(restart)), 100);
+            (confirmed.as_u64(), restart.as_u64())
+        };
+        assert_eq!(group(1_700, 1_050), (1_500, 1_000));
+        assert_eq!(group(20, 10), (20, 10));
+        assert_eq!(group(1_200, 1_100), (1_200, 1_000));
     }
 
     #[test]

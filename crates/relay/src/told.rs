@@ -43,6 +43,10 @@ impl Told {
         self
     }
 
+    pub(crate) fn internal(message: &str) -> Told {
+        Told::new(code::INTERNAL_ERROR, message)
+    }
+
     pub(crate) fn redundant() -> Told {
         Told::new(code::SYNTAX_ERROR, "conflicting or redundant options")
     }

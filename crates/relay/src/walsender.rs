@@ -11,8 +11,8 @@
 //!
 //! Source: `walsender.c` (`WalSndLoop`, `WalSndKeepaliveIfNecessary`, `ProcessRepliesIfAny`).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp};
@@ -26,11 +26,14 @@ use tokio_util::sync::CancellationToken;
 use track::{Cursor, Next};
 
 use crate::feed::FormHandle;
+use crate::lag::LagTracker;
 use crate::slots::ActiveSlot;
 use crate::told::{Told, code};
 
 /// A subscriber says little: the longest message is a status update.
 const REPLY_SIZE_MAX: usize = 1 << 10;
+/// Between two looks whether the slot may still be read.
+const SLOT_LOOK: Duration = Duration::from_secs(1);
 /// Between two keepalives that only say that there was nothing for this subscriber.
 const PROGRESS: Duration = Duration::from_secs(1);
 /// The same at the beginning, when a table that is copied may wait for it.
@@ -49,6 +52,10 @@ pub struct Sent {
     applied: AtomicU64,
     bytes: AtomicU64,
     looks: AtomicU64,
+    has_caught_up: AtomicBool,
+    /// The time of the last reply, as the subscriber says; zero if there was none.
+    replied: AtomicI64,
+    lag: Mutex<LagTracker>,
 }
 
 /// [`Sent`] at one moment.
@@ -66,6 +73,12 @@ pub struct SentShown {
     pub bytes: u64,
     /// How often the cursor was found dry.
     pub looks: u64,
+    /// There was nothing more to send at some time.
+    pub has_caught_up: bool,
+    /// `reply_time`
+    pub replied: Option<PgTimestamp>,
+    /// `write_lag`, `flush_lag` and `replay_lag`
+    pub lags: [Option<Duration>; 3],
 }
 
 impl Sent {
@@ -80,10 +93,25 @@ impl Sent {
             applied: Lsn::new(get(&self.applied)),
             bytes: get(&self.bytes),
             looks: get(&self.looks),
+            has_caught_up: self.has_caught_up.load(Ordering::Relaxed),
+            replied: Some(self.replied.load(Ordering::Relaxed)).filter(|at| *at != 0).map(PgTimestamp),
+            lags: self.lag.lock().unwrap_or_else(PoisonError::into_inner).lags,
         }
     }
 
+    /// Everything before `lsn` was handed over.
+    fn sent(&self, lsn: Lsn) {
+        self.sent.fetch_max(lsn.as_u64(), Ordering::Relaxed);
+        let now = std::time::Instant::now();
+        self.lag.lock().unwrap_or_else(PoisonError::into_inner).sent(lsn, now);
+    }
+
     fn heard(&self, status: &StandbyStatus) {
+        self.replied.store(status.at.0, Ordering::Relaxed);
+        let sent = Lsn::new(self.sent.load(Ordering::Relaxed));
+        let positions = [status.written, status.flushed, status.applied];
+        let now = std::time::Instant::now();
+        self.lag.lock().unwrap_or_else(PoisonError::into_inner).heard(positions, sent, now);
         for (place, lsn) in [
             (&self.written, status.written),
             (&self.flushed, status.flushed),
@@ -107,6 +135,8 @@ pub enum Ended {
     Silent,
     /// The relay stops.
     Stopped,
+    /// The slot was invalidated.
+    Invalidated,
     /// It has said something that is no answer, or what it needs is not there. It is to be told.
     Refused(Told),
     /// The track has moved on without it: it must enter again elsewhere.
@@ -129,6 +159,8 @@ pub struct Walsender<'a> {
     begun: Instant,
     last_reply: Instant,
     last_keepalive: Instant,
+    /// When the slot was last looked at.
+    last_look: Instant,
     /// The last position that a keepalive said.
     said: Lsn,
     is_waiting_for_reply: bool,
@@ -160,6 +192,7 @@ impl<'a> Walsender<'a> {
             begun: now,
             last_reply: now,
             last_keepalive: now,
+            last_look: now,
             said: Lsn::INVALID,
             is_waiting_for_reply: false,
             is_dry: false,
@@ -215,12 +248,14 @@ impl<'a> Walsender<'a> {
             Next::Bytes(bytes) => {
                 self.is_dry = false;
                 self.figures.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                self.figures.sent(last_lsn(&bytes));
                 self.writer.push(bytes);
             }
             Next::Dry => {
                 self.is_dry = true;
                 self.sent = self.sent.max(position);
-                self.figures.sent.store(self.sent.as_u64(), Ordering::Relaxed);
+                self.figures.sent(self.sent);
+                self.figures.has_caught_up.store(true, Ordering::Relaxed);
                 self.figures.looks.store(self.cursor.looks(), Ordering::Relaxed);
             }
             Next::Evicted => return Err(Ended::Evicted),
@@ -230,13 +265,14 @@ impl<'a> Walsender<'a> {
 
     /// When something is due at the latest.
     fn due(&self) -> Instant {
-        let progress = self.last_keepalive + self.pace();
+        let progress = (self.last_keepalive + self.pace()).min(self.last_look + SLOT_LOOK);
         if self.timeout.is_zero() {
             return progress;
         }
         let reply = if self.is_waiting_for_reply { self.timeout } else { self.timeout / 2 };
         // A subscriber that does not read is waited for, not asked.
-        if self.is_dry { progress.min(self.last_reply + reply) } else { self.last_reply + reply }
+        let look = self.last_look + SLOT_LOOK;
+        if self.is_dry { progress.min(self.last_reply + reply) } else { look.min(self.last_reply + reply) }
     }
 
     fn pace(&self) -> Duration {
@@ -245,6 +281,12 @@ impl<'a> Walsender<'a> {
 
     /// Does what is due.
     fn look(&mut self) -> Result<(), Ended> {
+        if self.last_look.elapsed() >= SLOT_LOOK {
+            self.last_look = Instant::now();
+            if !self.slot.is_usable() {
+                return Err(Ended::Invalidated);
+            }
+        }
         let silent = self.last_reply.elapsed();
         if !self.timeout.is_zero() {
             if silent >= self.timeout {
@@ -291,8 +333,10 @@ impl<'a> Walsender<'a> {
         if let ReceiverMessage::Status(status) = message {
             self.figures.heard(&status);
             if status.flushed.is_valid() {
-                // Nobody can have flushed what was not sent.
-                let confirmed = status.flushed.min(self.sent.max(self.form.position.get()));
+                // Nobody can have flushed what was not sent. A message may be sent before the form
+                // says that it has come there.
+                let sent = Lsn::new(self.figures.sent.load(Ordering::Relaxed)).max(self.sent);
+                let confirmed = status.flushed.min(sent.max(self.form.position.get()));
                 self.slot.advance(confirmed, (self.restart_of)(confirmed));
             }
             if status.reply_requested {
@@ -300,5 +344,41 @@ impl<'a> Walsender<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// The greatest position in frames of `CopyData` that have `XLogData`. Messages that are not the
+/// last of their callback have none.
+fn last_lsn(frames: &[u8]) -> Lsn {
+    /// The frame's kind and length, the message's kind, and its position.
+    const HEAD_SIZE: usize = 1 + 4 + 1 + 8;
+    let (mut rest, mut last) = (frames, 0);
+    while let Some(head) = rest.first_chunk::<HEAD_SIZE>() {
+        let [_, l0, l1, l2, l3, _, lsn @ ..] = *head;
+        last = last.max(u64::from_be_bytes(lsn));
+        let size = 1 + u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+        rest = rest.get(size.max(HEAD_SIZE)..).unwrap_or_default();
+    }
+    Lsn::new(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_position_of_several_frames_is_found() {
+        let frame = |lsn: u64, text: &[u8]| {
+            let mut body = vec![b'w'];
+            body.extend_from_slice(&lsn.to_be_bytes());
+            body.extend_from_slice(&[0; 16]);
+            body.extend_from_slice(text);
+            let length = u32::try_from(body.len() + 4).unwrap();
+            [&b"d"[..], &length.to_be_bytes(), &body].concat()
+        };
+        let frames = [frame(0, b"R"), frame(200, b"I and more"), frame(0, b"R")].concat();
+        assert_eq!(last_lsn(&frames), Lsn::new(200));
+        assert_eq!(last_lsn(&[]), Lsn::INVALID);
+        assert_eq!(last_lsn(&frames[..20]), Lsn::INVALID);
     }
 }

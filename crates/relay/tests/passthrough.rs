@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::ConnInfo;
-use listener::{AccessTable, Arrival, CertificateMaps, Door, Limits, Rules, Socket, Users};
+use listener::{AccessTable, Arrival, CertificateMaps, Door, Limits, Rules, Socket, UserMap, Users};
 use proto::scram::Verifier;
-use relay::{Cancels, serve};
+use relay::{Cancels, Senders, Slots, Upstream, Views, serve};
 use testkit::{Cluster, Major, server_dir};
 use tokio::runtime::Runtime;
 use tokio_postgres::NoTls;
@@ -39,18 +39,22 @@ fn relay(cluster: &Cluster) -> Relay {
     let door = Arc::new(Door::new(rules, None, Limits::default()));
     // No role and no password of the relay's own is used for clients.
     let publisher = format!("host=127.0.0.1 port={} user=nobody dbname=nowhere", cluster.port());
-    let publisher = ConnInfo::parse(&publisher).unwrap();
+    let publisher = Upstream::new(ConnInfo::parse(&publisher).unwrap(), UserMap::default());
+    let dir = tempfile::tempdir().unwrap();
+    let slots = Slots::open(dir.path(), cluster.major().number()).unwrap();
+    let views = Views::new(slots, Senders::default());
     let runtime = Runtime::new().unwrap();
     let socket = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).unwrap();
     let port = socket.local_addr().unwrap().port();
     let cancels = Cancels::default();
     runtime.spawn(async move {
         while let Ok((stream, from)) = socket.accept().await {
-            let (door, publisher, cancels) = (Arc::clone(&door), publisher.clone(), cancels.clone());
+            let (door, publisher) = (Arc::clone(&door), publisher.clone());
+            let (cancels, views) = (cancels.clone(), views.clone());
             tokio::spawn(async move {
                 match door.open(Socket::Tcp(stream, from.ip())).await {
                     Ok(Arrival::Client(client)) => {
-                        serve(*client, &publisher, &cancels).await;
+                        serve(*client, &publisher, &cancels, &views).await;
                     }
                     Ok(Arrival::Cancel { pid, key }) => {
                         if let Some(canceller) = cancels.find(pid, &key) {
@@ -105,7 +109,7 @@ impl Relay {
 }
 
 #[test]
-fn a_client_sees_what_its_role_may_see() {
+fn l1_a_client_sees_what_its_role_may_see() {
     Major::each(2, |major| {
         let cluster = publisher(major);
         let relay = relay(&cluster);

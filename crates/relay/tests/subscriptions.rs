@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use client::ConnInfo;
-use listener::{AccessTable, CertificateMaps, Limits, Rules, Users};
+use listener::{AccessTable, CertificateMaps, Limits, Rules, UserMap, Users};
 use proto::scram::Verifier;
-use relay::{Relay, RelaySettings, Timeouts, TrackLimits};
+use relay::{Relay, RelaySettings, Retention, Timeouts, TrackLimits};
 use testkit::{Cluster, Major, assert_same_rows, wait_for};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -54,10 +54,13 @@ fn relay(publisher: &Cluster, dir: &Path) -> Running {
         name: "relay".to_owned(),
         data_dir: dir.to_owned(),
         rules: Rules { access: AccessTable::default(), users, maps: CertificateMaps::default() },
+        user_map: UserMap::default(),
         tls: None,
         limits: Limits::default(),
         tracks: TrackLimits::default(),
         timeouts: Timeouts::default(),
+        retention: Retention::default(),
+        synchronized_standby_slots: Vec::new(),
     };
     let runtime = Runtime::new().unwrap();
     let stop = CancellationToken::new();

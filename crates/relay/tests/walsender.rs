@@ -98,6 +98,13 @@ impl Stage {
 
     /// A transaction with a message of this size. Returns where it ends.
     fn transaction(&mut self, size: usize) -> Lsn {
+        let end_lsn = self.transaction_alone(size);
+        self.position.came_to(end_lsn);
+        end_lsn
+    }
+
+    /// The same, and the form does not yet say that it has come there.
+    fn transaction_alone(&mut self, size: usize) -> Lsn {
         let (commit_lsn, end_lsn) = (Lsn::new(self.lsn + 8), Lsn::new(self.lsn + 16));
         self.lsn += 16;
         let commit = CommitInfo { commit_lsn, end_lsn, commit_time: NO_TIME };
@@ -110,7 +117,6 @@ impl Stage {
         push(&|out| encode::message(out, None, true, commit_lsn, (b"p", &vec![b'x'; size])));
         push(&|out| encode::commit(out, &commit));
         self.track.flush().unwrap();
-        self.position.came_to(end_lsn);
         end_lsn
     }
 
@@ -212,6 +218,19 @@ fn what_is_confirmed_moves_the_slot() {
     assert_eq!(tags[2], (b'C', Bytes::from_static(b"START_REPLICATION\0")));
     let shown = stage.figures.shown();
     assert_eq!(shown.sent, ends[9]);
+}
+
+/// A message can be read before the form says where it is. A subscriber may confirm it and go in
+/// that moment, as pg_recvlogical does at `--endpos`. It got everything a second time then.
+#[test]
+fn what_was_sent_can_be_confirmed_before_the_form_has_come_there() {
+    let mut stage = Stage::new(1 << 20, 0);
+    let (mut subscriber, _running) = stage.start(LONG);
+    let end = stage.transaction_alone(100);
+    while !matches!(subscriber.message(), WalsenderMessage::XLogData { data, .. } if data[0] == b'C') {}
+    subscriber.status(end, true);
+    while !matches!(subscriber.message(), WalsenderMessage::Keepalive { .. }) {}
+    assert_eq!(stage.slots.shown()[0].state.confirmed, end);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use testkit::{Cluster, Major};
 /// Options of pgoutput that some server or other refuses. Not among them: `proto_version`,
 /// `publication_names` and `origin` without a value, with which servers of 15 and 18 crashed
 /// (signal 11). Ours is an error.
-const STREAMS: [&str; 30] = [
+const STREAMS: [&str; 31] = [
     "",
     "proto_version '1'",
     "publication_names 'p'",
@@ -34,6 +34,7 @@ const STREAMS: [&str; 30] = [
     "proto_version '1', publication_names '\"p'",
     "proto_version '1', publication_names 'p', publication_names 'p'",
     "proto_version '1', publication_names 'p', binary 'perhaps'",
+    "proto_version '1', publication_names 'p', binary '1'",
     "proto_version '1', publication_names 'p', binary, binary",
     "proto_version '1', publication_names 'p', messages 'x'",
     "proto_version '1', publication_names 'p', streaming 'on'",
@@ -46,7 +47,7 @@ const STREAMS: [&str; 30] = [
 ];
 
 /// Slots that some server or other refuses.
-const SLOTS: [&str; 18] = [
+const SLOTS: [&str; 19] = [
     "\"\" LOGICAL pgoutput",
     "\"Upper\" LOGICAL pgoutput",
     "\"a-b\" LOGICAL pgoutput",
@@ -54,6 +55,7 @@ const SLOTS: [&str; 18] = [
     "a LOGICAL pgoutput (SNAPSHOT)",
     "a LOGICAL pgoutput (SNAPSHOT 'export', SNAPSHOT 'use')",
     "a LOGICAL pgoutput (TWO_PHASE 'perhaps')",
+    "a LOGICAL pgoutput (TWO_PHASE '1')",
     "a LOGICAL pgoutput (TWO_PHASE, TWO_PHASE)",
     "a LOGICAL pgoutput (FAILOVER 'perhaps')",
     "a LOGICAL pgoutput (FAILOVER, FAILOVER false)",

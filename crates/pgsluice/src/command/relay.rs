@@ -2,13 +2,13 @@
 //!
 //! Runs until SIGTERM or SIGINT. SIGHUP reads the files of access again.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use indicatif::MultiProgress;
-use listener::{AccessTable, CertificateMaps, Door, Limits, Rules, TableError, Tls, TlsFiles, Users};
-use relay::{Relay, RelayError, RelaySettings, Timeouts, TrackLimits};
+use listener::{AccessTable, CertificateMaps, Limits, Rules, TableError, Tls, TlsFiles, UserMap, Users};
+use relay::{Relay, RelayAccess, RelayError, RelaySettings, Retention, Timeouts, TrackLimits};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ pub(crate) async fn relay(table: &RelayTable) -> anyhow::Result<Code> {
     let data_dir = table.place.data_dir.clone().ok_or(Failure::Missing { key: "data_dir" })?;
     let address = table.network.listen.ok_or(Failure::Missing { key: "listen" })?;
     let access = AccessFiles::of(table);
-    let (rules, tls) = access.load()?;
+    let (rules, tls, user_map) = access.load()?;
     let mut signals = Signals::listen()?;
     let socket = TcpListener::bind(address).await.map_err(|error| Failure::Listen { address, error })?;
     let described = source.describe();
@@ -35,6 +35,7 @@ pub(crate) async fn relay(table: &RelayTable) -> anyhow::Result<Code> {
         name: table.wal.primary_slot_name.clone(),
         data_dir,
         rules,
+        user_map,
         tls,
         limits: limits(table),
         tracks: TrackLimits::default(),
@@ -43,10 +44,16 @@ pub(crate) async fn relay(table: &RelayTable) -> anyhow::Result<Code> {
             wal_receiver_timeout: table.wal.wal_receiver_timeout.0,
             wal_sender_timeout: table.wal.wal_sender_timeout.0,
         },
+        retention: Retention {
+            max_slot_wal_keep_bytes: table.wal.max_slot_wal_keep_size.0,
+            idle_replication_slot_timeout: Some(table.wal.idle_replication_slot_timeout.0)
+                .filter(|timeout| !timeout.is_zero()),
+        },
+        synchronized_standby_slots: table.wal.synchronized_standby_slots.clone(),
     };
     let stop = CancellationToken::new();
     let Some(relay) = open(settings, &stop, &mut signals).await? else { return Ok(Code::Done) };
-    tokio::spawn(heed(signals, stop, access, relay.door()));
+    tokio::spawn(heed(signals, stop, access, relay.access()));
     tracing::info!("serving subscribers of {described} at {}", socket.local_addr()?);
     relay.run(socket).await.map_err(|error| from_relay(&error))?;
     tracing::info!("stopped");
@@ -92,6 +99,7 @@ fn limits(table: &RelayTable) -> Limits {
 struct AccessFiles {
     hba: Option<PathBuf>,
     ident: Option<PathBuf>,
+    user_map: Option<PathBuf>,
     users: Option<PathBuf>,
     /// The file of users was named, so it must be there.
     needs_users: bool,
@@ -105,6 +113,7 @@ impl AccessFiles {
         AccessFiles {
             hba: table.access.hba_file.clone(),
             ident: table.access.ident_file.clone(),
+            user_map: table.access.user_map_file.clone(),
             users: table.place.users(),
             needs_users: table.place.users_file.is_some(),
             tls: tls.map(|(certificate, key)| TlsFiles {
@@ -116,9 +125,10 @@ impl AccessFiles {
     }
 
     /// Reads them all.
-    fn load(&self) -> anyhow::Result<(Rules, Option<Tls>)> {
+    fn load(&self) -> anyhow::Result<(Rules, Option<Tls>, UserMap)> {
         let access = self.hba.as_deref().map(|path| parsed(path, AccessTable::parse)).transpose()?;
         let maps = self.ident.as_deref().map(|path| parsed(path, CertificateMaps::parse)).transpose()?;
+        let user_map = self.user_map.as_deref().map(logins).transpose()?;
         // A relay may have no users: there are certificates, too.
         let users = self.users.as_deref().filter(|path| self.needs_users || path.exists());
         let users = users.map(|path| parsed(path, Users::parse)).transpose()?;
@@ -129,8 +139,18 @@ impl AccessFiles {
             users: users.unwrap_or_default(),
             maps: maps.unwrap_or_default(),
         };
-        Ok((rules, tls))
+        Ok((rules, tls, user_map.unwrap_or_default()))
     }
+}
+
+/// The file of logins, which has passwords.
+fn logins(path: &Path) -> Result<UserMap, Failure> {
+    let is_open = std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0);
+    if is_open {
+        let why = "it has passwords, and others may read it; `chmod 0600` it".to_owned();
+        return Err(Failure::RelayFile { path: path.to_owned(), why });
+    }
+    parsed(path, UserMap::parse)
 }
 
 /// What the file at `path` says.
@@ -172,9 +192,9 @@ impl Signals {
     }
 }
 
-/// The first SIGTERM or SIGINT cancels `stop`, the second ends the process. SIGHUP gives `door` the
-/// rules as they are in the files then.
-async fn heed(mut signals: Signals, stop: CancellationToken, access: AccessFiles, door: Arc<Door>) {
+/// The first SIGTERM or SIGINT cancels `stop`, the second ends the process. SIGHUP gives the relay
+/// the rules as they are in the files then.
+async fn heed(mut signals: Signals, stop: CancellationToken, files: AccessFiles, access: RelayAccess) {
     loop {
         match signals.next().await {
             SignalReceived::Stop { number, .. } if stop.is_cancelled() => std::process::exit(128 + number),
@@ -182,9 +202,9 @@ async fn heed(mut signals: Signals, stop: CancellationToken, access: AccessFiles
                 tracing::info!("{name}: stopping");
                 stop.cancel();
             }
-            SignalReceived::Reload => match access.load() {
-                Ok((rules, tls)) => {
-                    door.reload(rules, tls);
+            SignalReceived::Reload => match files.load() {
+                Ok((rules, tls, user_map)) => {
+                    access.reload(rules, tls, user_map);
                     tracing::info!("SIGHUP: the rules of access were read again");
                 }
                 Err(error) => tracing::error!("SIGHUP: the old rules of access stay: {error:#}"),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Command, FromArgMatches};
 
 use super::Log;
-use crate::units::{Milliseconds, Seconds};
+use crate::units::{MegabytesMax, Milliseconds, Seconds};
 
 /// All settings of a relay.
 #[derive(Debug, Clone, Args)]
@@ -120,6 +120,14 @@ pub(crate) struct Access {
     /// Maps from names in certificates to users, in the form of pg_ident.conf
     #[arg(long, value_name = "FILE")]
     pub(crate) ident_file: Option<PathBuf>,
+
+    /// Logins of users who have another name or password at the publisher
+    ///
+    /// A line is `USER ROLE PASSWORD`. Others log in at the publisher as themselves: with the key
+    /// that their login here gave, if both have the same verifier, or without a password. Nobody
+    /// but its owner may have rights to the file. SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) user_map_file: Option<PathBuf>,
 }
 
 /// How WAL comes, and how changes go.
@@ -132,6 +140,14 @@ pub(crate) struct Wal {
     #[arg(long, default_value = "pgsluice_relay", value_name = "NAME")]
     pub(crate) primary_slot_name: String,
 
+    /// Send changes only once these standbys have them
+    ///
+    /// These are physical replication slots on the publisher, of the standbys that may take its
+    /// place; may be given more than once. Subscribers can then follow a failover to any of them,
+    /// and slots may have the option FAILOVER.
+    #[arg(long, value_name = "SLOT", value_delimiter = ',')]
+    pub(crate) synchronized_standby_slots: Vec<String>,
+
     /// Longest time between two reports of the relay's position to the publisher
     #[arg(long, default_value = "10s", value_name = "DURATION")]
     pub(crate) wal_receiver_status_interval: Seconds,
@@ -143,6 +159,17 @@ pub(crate) struct Wal {
     /// Give up a connection of a subscriber that has been silent for this long
     #[arg(long, default_value = "60s", value_name = "DURATION")]
     pub(crate) wal_sender_timeout: Milliseconds,
+
+    /// Invalidate a slot that is further behind than this; -1 means no limit
+    ///
+    /// WAL for slots is kept in the data directory, never on the publisher. A subscriber whose slot
+    /// was invalidated must be set up again.
+    #[arg(long, default_value = "-1", value_name = "SIZE", allow_negative_numbers = true)]
+    pub(crate) max_slot_wal_keep_size: MegabytesMax,
+
+    /// Invalidate a slot that nobody has read for this long; 0 means no limit
+    #[arg(long, default_value = "0", value_name = "DURATION")]
+    pub(crate) idle_replication_slot_timeout: Seconds,
 }
 
 impl RelayTable {
