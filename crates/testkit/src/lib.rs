@@ -26,6 +26,7 @@
 //! what they check, so this crate depends on none of the product's.
 
 mod archive;
+mod clients;
 mod cluster;
 mod identity;
 mod major;
@@ -33,25 +34,30 @@ pub mod matrix;
 mod pair;
 mod patience;
 mod pg_dump;
+mod pip;
 pub mod process;
 mod proxy;
 mod rows;
 mod server;
 mod sluice;
+mod small_disk;
 mod sql;
 mod template;
 mod user;
 mod wait;
 
 pub use archive::Archive;
+pub use clients::client_dir;
 pub use cluster::{Builder, Cluster, StopMode};
 pub use major::{Major, TURNS, test_name};
 pub use pair::Pair;
 pub use patience::{Patience, at_this_load};
 pub use pg_dump::{pg_dump_for, pg_dump_pinned};
+pub use pip::pip_packages;
 pub use proxy::{Proxy, Then};
 pub use rows::{RowsCompared, assert_same_rows, same_rows};
 pub use server::{cache_dir, server_dir, workspace_dir};
 pub use sluice::{Output, Sluice, SourceMode, apply_workers, pgsluice_path, source_mode};
+pub use small_disk::SmallDisk;
 pub use sql::{Rows, query};
 pub use wait::{wait_for, wait_while_it_moves};

@@ -64,6 +64,11 @@ impl Proxy {
         Ok(Proxy { port: own, server: port, shared })
     }
 
+    /// Where it listens on this machine.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// `url`, changed to lead through the proxy.
     pub fn url(&self, url: &str) -> String {
         url.replace(&format!(":{}/", self.server), &format!(":{}/", self.port))

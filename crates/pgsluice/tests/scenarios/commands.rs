@@ -10,6 +10,7 @@
 //! command along.
 
 use std::collections::BTreeSet;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -92,6 +93,8 @@ struct Case {
     pair: Pair,
     files: tempfile::TempDir,
     path: String,
+    /// Where the relay listens.
+    relay_port: u16,
 }
 
 impl Case {
@@ -105,7 +108,8 @@ impl Case {
         let program = Path::new(env!("CARGO_BIN_EXE_pgsluice")).parent().unwrap();
         let pg_dump = pg_dump_for(Major::V15).unwrap();
         let path = format!("{}:{}:/usr/bin:/bin", program.display(), pg_dump.parent().unwrap().display());
-        let case = Case { pair, files, path };
+        let relay_port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+        let case = Case { pair, files, path, relay_port };
         let config = format!(
             "source = \"{}\"\ntarget = \"{}\"\npublication = [\"everything\"]\nsubscription = \"everything\"\n",
             case.source(),
@@ -131,6 +135,11 @@ impl Case {
         self.file(name).to_str().unwrap().to_owned()
     }
 
+    /// The source, through the relay.
+    fn through_relay(&self) -> String {
+        format!("host=127.0.0.1 port={} user=sub password=geheim dbname={DB}", self.relay_port)
+    }
+
     /// The words with the names of the case, and what prose leaves out.
     fn filled(&self, written: &Written) -> Vec<String> {
         let mut filled = Vec::new();
@@ -145,6 +154,12 @@ impl Case {
                 "--dir" => self.text(""),
                 "--wal" => self.pair.source.data_dir().join("pg_wal").to_str().unwrap().to_owned(),
                 "--from" => "0/1".to_owned(),
+                "--listen" => format!("127.0.0.1:{}", self.relay_port),
+                "--data-dir" => self.text("relay"),
+                "--subscriber" => self.target(),
+                "--relay" => self.through_relay(),
+                "--to" if written.words[0] == "relay" => self.through_relay(),
+                "create" | "drop" if written.words[0] == "slots" => "named".to_owned(),
                 "--to" => self.pair.source.one(DB, "SELECT pg_current_wal_flush_lsn()"),
                 "--lsn" => TO_COME.to_owned(),
                 _ => word.clone(),
@@ -347,6 +362,8 @@ fn every_command_that_is_named_works_as_it_is_written() {
         assert_eq!(slots, "0", "{words:?}");
         case.pair.target.sql(DB, "TRUNCATE t").unwrap();
     }
+    let [user, relay, slots] = ["user", "relay", "slots"].map(|name| take(&is(name)));
+    with_relay(&case, &user, &relay, &slots);
     case.subscribe();
     let adopt = strings(&format!("adopt --prepare-only {config}"));
     for words in adopted {
@@ -360,4 +377,28 @@ fn every_command_that_is_named_works_as_it_is_written() {
         }
     }
     assert!(rest.is_empty(), "nobody runs {rest:?}");
+}
+
+/// The commands about a relay, which one of them starts. The native subscription moves to it.
+fn with_relay(case: &Case, user: &[Vec<String>], relay: &[Vec<String>], slots: &[Vec<String>]) {
+    let role =
+        "SET password_encryption = 'scram-sha-256'; CREATE ROLE sub LOGIN REPLICATION PASSWORD 'geheim'";
+    case.pair.source.sql(DB, role).unwrap();
+    user.iter().for_each(|words| drop(case.call(words, &[0])));
+    let (moves, starts): (Vec<_>, Vec<_>) = relay.iter().partition(|words| words[1] == "move");
+    let mut running = Sluice::start(case.process(starts[0])).unwrap();
+    let serves =
+        wait_for("the relay to serve", BOUND, || Ok(running.stderr().contains("serving subscribers")));
+    assert!(serves.is_ok() && starts.len() == 1, "{starts:?}: {serves:?}\n{}", running.stderr());
+    case.subscribe();
+    moves.iter().for_each(|words| drop(case.call(words, &[0])));
+    for kind in ["list", "create", "drop"] {
+        let commands: Vec<_> = slots.iter().filter(|words| words[1] == kind).collect();
+        assert!(!commands.is_empty(), "no document has slots {kind}");
+        commands.iter().for_each(|words| drop(case.call(words, &[0])));
+    }
+    case.pair.target.sql(DB, "DROP SUBSCRIPTION everything").unwrap();
+    case.pair.target.sql(DB, "TRUNCATE t").unwrap();
+    assert!(running.terminate(BOUND).unwrap().success(), "{}", running.stderr());
+    case.pair.source.sql(DB, "SELECT pg_drop_replication_slot('pgsluice_relay')").unwrap();
 }

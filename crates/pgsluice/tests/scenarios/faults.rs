@@ -1,14 +1,13 @@
 //! Faults around both servers: forgotten locks, networks that stall silently, full disks. Each is
 //! reported with its remedy. When it is over, pgsluice continues by itself and nothing is lost.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
-use testkit::{Cluster, Proxy, StopMode, wait_for};
+use testkit::{Cluster, Proxy, SmallDisk, StopMode, wait_for};
 
 use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_alone, scenario_with};
 
@@ -191,67 +190,6 @@ fn a_target_that_has_nothing_to_do_is_not_taken_for_lost() {
     });
 }
 
-/// A small file system in memory; unmounted when dropped.
-pub(crate) struct SmallDisk {
-    path: PathBuf,
-    /// Removed after it.
-    own: Option<TempDir>,
-}
-
-impl SmallDisk {
-    /// `None`, after printing the reason, if nothing can be mounted.
-    fn mount(kilobytes: u64) -> Option<SmallDisk> {
-        let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
-        let mut disk = SmallDisk::mount_over(dir.path(), kilobytes)?;
-        disk.own = Some(dir);
-        Some(disk)
-    }
-
-    /// [`SmallDisk::mount`] over a directory, which it hides.
-    pub(crate) fn mount_over(path: &Path, kilobytes: u64) -> Option<SmallDisk> {
-        let output = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={kilobytes}k,mode=0777"), "tmpfs"])
-            .arg(path)
-            .output();
-        match output {
-            Ok(output) if output.status.success() => {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
-                Some(SmallDisk { path: path.to_owned(), own: None })
-            }
-            other => {
-                println!("not tested, because no small disk can be mounted here: {other:?}");
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn resize(&self, kilobytes: u64) {
-        let size = format!("remount,size={kilobytes}k");
-        assert!(Command::new("mount").args(["-o", &size]).arg(self.path()).status().unwrap().success());
-    }
-}
-
-/// Kilobytes of everything below `dir`.
-pub(crate) fn used(dir: &Path) -> u64 {
-    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
-    let size = |entry: std::fs::DirEntry| match entry.file_type().unwrap().is_dir() {
-        true => used(&entry.path()),
-        false => entry.metadata().unwrap().len().div_ceil(4096) * 4,
-    };
-    entries.map(size).sum()
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a server may still have a file open.
-        let _ = Command::new("umount").arg("-l").arg(self.path()).status();
-    }
-}
-
 #[test]
 fn a_full_disk_under_the_spool_is_waited_for() {
     scenario_alone(
@@ -337,7 +275,7 @@ fn a_full_disk_under_the_wal_of_the_target_costs_nothing() {
             s.both("CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE EXTERNAL");
             s.source("INSERT INTO t SELECT i, 'x' FROM generate_series(1, 100) i");
             s.follow();
-            disk.resize(used(disk.path()) + 1024);
+            disk.resize(SmallDisk::used(disk.path()) + 1024);
             // More WAL than the existing segments can take.
             for from in [1_000, 2_000, 3_000, 4_000, 5_000] {
                 s.source(&format!(

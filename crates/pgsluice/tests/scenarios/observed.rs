@@ -2,13 +2,10 @@
 //! end, and failures and conflicts are logged at a bounded rate with totals. No server works for a
 //! process that has ended.
 
-use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
-use testkit::{Sluice, StopMode, wait_for};
+use testkit::{Sluice, SmallDisk, StopMode, wait_for};
 
 use crate::support::{BOUND, DECODED, STOP, Scenario, Session, scenario_alone, scenario_with};
 
@@ -447,40 +444,6 @@ fn a_source_that_is_waited_for_before_the_stream_is_named() {
     });
 }
 
-/// A small file system in memory; unmounted when dropped.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// `None`, after printing the reason, if nothing can be mounted.
-    fn mount(kilobytes: u64) -> Option<SmallDisk> {
-        let dir = tempfile::Builder::new().prefix("pgsluice-disk-").tempdir().unwrap();
-        let size = format!("size={kilobytes}k,mode=0777");
-        let output =
-            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(dir.path()).output();
-        match output {
-            Ok(output) if output.status.success() => {
-                std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-                Some(SmallDisk(dir))
-            }
-            other => {
-                println!("not tested, because no small disk can be mounted here: {other:?}");
-                None
-            }
-        }
-    }
-
-    fn resize(&self, kilobytes: u64) {
-        let size = format!("remount,size={kilobytes}k");
-        assert!(Command::new("mount").args(["-o", &size]).arg(self.0.path()).status().unwrap().success());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
-}
-
 #[test]
 fn a_full_spool_is_asked_about_before_the_same_is_received_again() {
     for mode in BOTH {
@@ -492,7 +455,7 @@ fn a_full_spool_is_asked_about_before_the_same_is_received_again() {
                 // With room for the stored catalogs of the source.
                 let Some(disk) = SmallDisk::mount(8 << 10) else { return };
                 s.both("CREATE TABLE t (id int PRIMARY KEY, v text)");
-                let state_dir = disk.0.path().join("state");
+                let state_dir = disk.path().join("state");
                 s.run_with(|command| {
                     command.env("PGSLUICE_STATE_DIR", &state_dir);
                 });

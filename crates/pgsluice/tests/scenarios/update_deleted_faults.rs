@@ -4,10 +4,9 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::{Builder, Cluster, StopMode, wait_for};
+use testkit::{Builder, Cluster, SmallDisk, StopMode, wait_for};
 
 use crate::errors::promote;
-use crate::faults::{SmallDisk, used};
 use crate::support::{BOUND, Scenario, Session, position, scenario_alone, scenario_with};
 use crate::update_deleted::End::{Source, Target};
 use crate::update_deleted::{LOGICAL, RETAIN, TABLE, apart, deletions, follow, wait_for_capture};
@@ -109,7 +108,7 @@ fn d4_a_full_disk_under_the_memory_stops_no_change() {
         let Some(disk) = SmallDisk::mount_over(s.pair().state_dir(), 256 << 10) else { return };
         s.target("CREATE TABLE own AS SELECT id FROM generate_series(1, 300000) id; ALTER TABLE own ADD PRIMARY KEY (id)");
         follow(s);
-        disk.resize(used(s.pair().state_dir()) + 512);
+        disk.resize(SmallDisk::used(s.pair().state_dir()) + 512);
         s.target("DELETE FROM own");
         wait_until(s, "the disk to be full", |own| {
             own["state"] == "failed" && own["trouble"].to_string().contains("No space left on device")

@@ -1,6 +1,20 @@
-//! `pgsluice relay` and `pgsluice user`, as an operator uses them.
+//! `pgsluice relay`, `user` and `slots`, as an operator uses them.
+//!
+//! | file | has |
+//! | --- | --- |
+//! | `failover` | a promoted standby is followed, and what it lacks is taken back |
+//! | `moving` | a subscription that goes to a relay and comes back |
+//! | `retention` | slots that are given up, and what goes with the last slot |
+//! | `snapshots` | what a copy sees |
+//! | `views` | what psql and `pgsluice slots` show of slots and streams, and logins by the user map |
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod failover;
+mod moving;
+mod retention;
+mod snapshots;
+mod views;
 
 use std::io::Write as _;
 use std::net::TcpListener;
@@ -42,6 +56,12 @@ fn call(args: &[&str], input: &str) -> Output {
 
 fn publisher(major: Major) -> Cluster {
     let cluster = Cluster::builder(major).hba(HBA).start().unwrap();
+    fill(&cluster);
+    cluster
+}
+
+/// Makes what the tests need at a publisher.
+fn fill(cluster: &Cluster) {
     cluster
         .sql(
             DB,
@@ -54,7 +74,6 @@ fn publisher(major: Major) -> Cluster {
              CREATE PUBLICATION p FOR TABLE t",
         )
         .unwrap();
-    cluster
 }
 
 /// Ports of relays: below those that the kernel gives to clients, which could take one while its

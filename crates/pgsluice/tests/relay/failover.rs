@@ -1,0 +1,136 @@
+//! A publisher fails over to a standby: with `synchronized_standby_slots` every subscriber follows;
+//! without, those that were sent more than the standby has are refused (rules W3 and L2, point 8).
+
+use std::path::{Path, PathBuf};
+
+use testkit::{Cluster, Major, StopMode, assert_same_rows, wait_for};
+
+use crate::{BOUND, DB, Relaying, call, free_port, level, publisher, start};
+
+/// The publisher, its standby, and a relay that looks for whichever is the primary.
+struct Stage {
+    publisher: Cluster,
+    standby: Cluster,
+    subscriber: Cluster,
+    relaying: Relaying,
+    config: PathBuf,
+}
+
+impl Stage {
+    fn new(major: Major, dir: &Path, more: &str) -> Stage {
+        let mut publisher = publisher(major);
+        let standby = publisher.standby("standby").unwrap();
+        let port = free_port();
+        let (first, second) = (publisher.port(), standby.port());
+        let source = format!(
+            "host=127.0.0.1,127.0.0.1 port={first},{second} user=postgres dbname={DB} target_session_attrs=read-write"
+        );
+        let config = crate::configure(dir, &source, port);
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, format!("{text}{more}")).unwrap();
+        let path = config.to_str().unwrap();
+        call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
+        let relaying = start(&config, port);
+        let subscriber =
+            Cluster::builder(major).setting("wal_retrieve_retry_interval", "200ms").start().unwrap();
+        subscriber.sql(DB, "CREATE TABLE t (id serial PRIMARY KEY, v text)").unwrap();
+        let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
+        let subscribe = format!("CREATE SUBSCRIPTION s CONNECTION '{place}' PUBLICATION p");
+        subscriber
+            .sql(DB, &subscribe)
+            .unwrap_or_else(|error| panic!("{error}\n{}", relaying.sluice.stderr()));
+        level(&publisher, &subscriber);
+        Stage { publisher, standby, subscriber, relaying, config }
+    }
+
+    /// Waits until the standby has received everything.
+    fn standby_is_level(&self) {
+        let written = self.publisher.one(DB, "SELECT pg_current_wal_flush_lsn()");
+        let sql = format!("SELECT coalesce(pg_last_wal_receive_lsn(), '0/0') >= '{written}'");
+        wait_for("the standby to have everything", BOUND, || Ok(self.standby.one(DB, &sql) == "t")).unwrap();
+    }
+
+    fn waits_for(&self, said: &str) {
+        wait_for(said, BOUND, || Ok(self.relaying.sluice.stderr().contains(said)))
+            .unwrap_or_else(|error| panic!("{error}\n{}", self.relaying.sluice.stderr()));
+    }
+
+    /// The publisher is gone, and the standby takes its place.
+    fn fail_over(&mut self) {
+        self.publisher.kill9();
+        self.standby.start_again().unwrap();
+        self.standby.sql(DB, "SELECT pg_promote()").unwrap();
+        wait_for("the promotion", BOUND, || Ok(self.standby.one(DB, "SELECT pg_is_in_recovery()") == "f"))
+            .unwrap();
+        std::mem::swap(&mut self.publisher, &mut self.standby);
+    }
+}
+
+#[test]
+fn w3_what_the_standby_lacks_is_sent_to_nobody_and_every_subscriber_follows() {
+    let major = Major::in_turn()[0];
+    let dir = tempfile::tempdir().unwrap();
+    let mut stage = Stage::new(major, dir.path(), "synchronized_standby_slots = ['standby']\n");
+    stage.standby_is_level();
+    stage.standby.stop(StopMode::Immediate).unwrap();
+    stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('only here'); SELECT pg_switch_wal()").unwrap();
+    stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('and here')").unwrap();
+    stage.waits_for("before the standbys have it: slot \"standby\" is at");
+    assert_eq!(stage.subscriber.one(DB, "SELECT count(*) FROM t WHERE v LIKE '%here'"), "0", "it was sent");
+    stage.fail_over();
+    // The slot of the next standby.
+    stage.publisher.sql(DB, "SELECT pg_create_physical_replication_slot('standby', true)").unwrap();
+    stage.waits_for("the relay takes it back");
+    let forward = "SELECT pg_replication_slot_advance('standby', pg_current_wal_flush_lsn())";
+    let sql = "INSERT INTO t (v) VALUES ('after')";
+    stage.publisher.sql(DB, sql).unwrap();
+    let expected = stage.publisher.one(DB, "SELECT count(*) || ' ' || max(id) FROM t");
+    wait_for("the subscriber to follow", BOUND, || {
+        stage.publisher.sql(DB, forward).unwrap();
+        Ok(stage.subscriber.one(DB, "SELECT count(*) || ' ' || max(id) FROM t") == expected)
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", stage.relaying.sluice.stderr()));
+    assert_same_rows(&stage.publisher, &stage.subscriber, DB, "t");
+    assert!(stage.relaying.sluice.terminate(BOUND).unwrap().success());
+}
+
+#[test]
+fn l2_a_subscriber_that_has_more_than_the_standby_is_refused_and_others_follow() {
+    let major = Major::in_turn()[0];
+    let dir = tempfile::tempdir().unwrap();
+    let mut stage = Stage::new(major, dir.path(), "");
+    let place = format!("host=127.0.0.1 port={} user=sub password=geheim dbname={DB}", stage.relaying.port);
+    let slots = |args: &[&str]| call(&[&["slots"], args, &["--relay", &place]].concat(), "").expect_success();
+    // One that has seen nothing of it.
+    slots(&["create", "waits"]);
+    stage.standby_is_level();
+    stage.standby.stop(StopMode::Immediate).unwrap();
+    level(&stage.publisher, &stage.subscriber);
+    stage.fail_over();
+    stage.waits_for("the relay takes it back");
+    stage.waits_for("replication slot \"s\" was invalidated: the publisher left its timeline at");
+    let shown = slots(&["list"]);
+    // Before 17, the view has no reason.
+    assert!(shown.contains("s (postgres): cannot be used any more ("), "{shown}");
+    assert!(shown.contains("waits (postgres): nobody reads it"), "{shown}");
+    stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('after')").unwrap();
+    wait_for("the subscriber to be told", BOUND, || {
+        Ok(stage.subscriber.log().contains("replication slot \"s\""))
+    })
+    .unwrap_or_else(|error| panic!("{error}\n{}", stage.subscriber.log()));
+    // The other slot goes on; also after a restart of the relay.
+    for _ in 0..2 {
+        let major = stage.subscriber.major();
+        let next = Cluster::start(major).unwrap();
+        next.sql(DB, "CREATE TABLE t (id serial PRIMARY KEY, v text)").unwrap();
+        let subscribe = format!("CREATE SUBSCRIPTION next CONNECTION '{place}' PUBLICATION p");
+        next.sql(DB, &subscribe)
+            .unwrap_or_else(|error| panic!("{error}\n{}", stage.relaying.sluice.stderr()));
+        level(&stage.publisher, &next);
+        next.sql(DB, "DROP SUBSCRIPTION next").unwrap();
+        assert!(stage.relaying.sluice.terminate(BOUND).unwrap().success());
+        let port = stage.relaying.port;
+        stage.relaying = start(&stage.config, port);
+    }
+    stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
+}
