@@ -25,7 +25,9 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-use cases::{ablation, catchup, conflicts, copy, decode, lag, publisher_cost, update_deleted, verify};
+use cases::{
+    ablation, catchup, conflicts, copy, decode, fanout, lag, publisher_cost, update_deleted, verify,
+};
 use options::{Arm, Bench, Options, Source};
 use report::{Case, Report};
 
@@ -74,6 +76,7 @@ fn run(options: &Options) -> Result<bool> {
         Bench::Lag => ("lag", &lag::STOCK, lag::run),
         Bench::UpdateDeleted => ("update-deleted", &update_deleted::STOCK, update_deleted::run),
         Bench::PublisherCost => ("publisher-cost", &publisher_cost::STOCK, publisher_cost::run),
+        Bench::Fanout => ("fanout", &fanout::STOCK, fanout::run),
     };
     let report = |cases| Report { bench, stock, cases, settings: lab::rig::settings(options.connections) };
     let out = options.out();

@@ -13,6 +13,8 @@ const PAIRS: u32 = 10;
 const PAIRS_QUICK: u32 = 2;
 /// pgsluice's own default.
 const CONNECTIONS: u32 = 4;
+/// What the publisher's settings in `fanout` have room for.
+pub(crate) const MAX_SUBSCRIBERS: u64 = 80;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -38,6 +40,8 @@ pub(crate) enum Bench {
     UpdateDeleted,
     /// The cost of replication for the publisher, and for all ends together, with the source `wal`.
     PublisherCost,
+    /// The cost of many logical slots, beside a relay that serves as many subscribers.
+    Fanout,
 }
 
 /// What pgsluice reads its changes from.
@@ -94,10 +98,17 @@ pub(crate) struct Options {
     /// Scale of TPC-B in `update-deleted`: 100,000 accounts each.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) scale: Option<u64>,
-    /// Length of each run of TPC-B in `update-deleted`, in seconds.
+    /// Length of each run of TPC-B in `update-deleted`, and of the hang in `fanout`, in seconds.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seconds: Option<u64>,
-    /// Runs of each side; three, but ten in `update-deleted`, and two there with --quick.
+    /// WAL that is written in a run of `fanout`, in megabytes, or near to that.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) wal_mb: Option<u64>,
+    /// Only this number of slots or subscribers in `fanout`; may be given more than once.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MAX_SUBSCRIBERS))]
+    pub(crate) subscribers: Vec<u64>,
+    /// Runs of each side; three, but ten in `update-deleted`. With --quick, two there and in
+    /// `fanout`.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeats: Option<u32>,
     /// Connections that copy tables at the same time, on both sides.
@@ -134,7 +145,7 @@ impl Options {
     pub(crate) fn repeats(&self) -> u32 {
         self.repeats.unwrap_or(match (self.bench, self.quick) {
             (Bench::UpdateDeleted, false) => PAIRS,
-            (Bench::UpdateDeleted, true) => PAIRS_QUICK,
+            (Bench::UpdateDeleted | Bench::Fanout, true) => PAIRS_QUICK,
             _ => REPEATS,
         })
     }
@@ -156,7 +167,8 @@ impl Options {
     /// Whether the figures may go to the documents, where each case replaces its own record.
     pub(crate) fn is_whole(&self) -> bool {
         let sized = self.quick || self.rows.is_some() || self.transactions.is_some();
-        let sized = sized || self.clients.is_some() || self.scale.is_some();
+        let sized = sized || self.clients.is_some() || self.scale.is_some() || self.wal_mb.is_some();
+        let sized = sized || (self.bench == Bench::Fanout && self.seconds.is_some());
         !sized && self.only.is_none() && self.repeats() >= REPEATS
     }
 
@@ -172,6 +184,8 @@ impl Options {
         words.extend(self.clients.map(|count| format!("--clients {count}")));
         words.extend(self.scale.map(|scale| format!("--scale {scale}")));
         words.extend(self.seconds.map(|count| format!("--seconds {count}")));
+        words.extend(self.wal_mb.map(|count| format!("--wal-mb {count}")));
+        words.extend(self.subscribers.iter().map(|count| format!("--subscribers {count}")));
         words.extend(self.repeats.map(|count| format!("--repeats {count}")));
         words
             .extend((self.connections != CONNECTIONS).then(|| format!("--connections {}", self.connections)));
@@ -203,7 +217,7 @@ mod tests {
     fn only_whole_runs_go_to_the_documents() {
         assert!(options(&["copy"]).out().ends_with("docs/benchmarks"));
         assert!(options(&["copy", "--major=15", "--case=one-table"]).out().ends_with("docs/benchmarks"));
-        for partial in ["--quick", "--only=ours", "--rows=5", "--repeats=1", "--scale=3"] {
+        for partial in ["--quick", "--only=ours", "--rows=5", "--repeats=1", "--scale=3", "--wal-mb=9"] {
             assert!(options(&["copy", partial]).out().ends_with("target/benchmarks"), "{partial}");
         }
     }

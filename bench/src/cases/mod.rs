@@ -9,6 +9,7 @@ pub(crate) mod catchup;
 pub(crate) mod conflicts;
 pub(crate) mod copy;
 pub(crate) mod decode;
+pub(crate) mod fanout;
 pub(crate) mod lag;
 pub(crate) mod publisher_cost;
 mod subscriptions;

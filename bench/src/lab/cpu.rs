@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use testkit::Cluster;
 
@@ -24,6 +25,15 @@ pub(crate) fn cpu_between<T>(server: &Cluster, work: impl FnOnce() -> T) -> (f64
     let before = cpu_of(server);
     let done = work();
     (spent(before, cpu_of(server)).values().sum(), done)
+}
+
+/// CPU seconds that process `pid`, which has one thread, has spent so far. The kernel gives them in
+/// nanoseconds here, and in hundredths of a second in `/proc/PID/stat`.
+pub(crate) fn exact_cpu_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+    let spent = text.split_whitespace().next().and_then(|spent| spent.parse::<u64>().ok());
+    Ok(spent.with_context(|| format!("{path} has no time"))? as f64 / 1e9)
 }
 
 /// What `cluster`'s processes have spent so far.

@@ -30,6 +30,10 @@ pub(crate) enum Unit {
     WalsenderPerMillion,
     /// CPU seconds of walsenders, pgsluice and the subscriber for a million rows; less is better.
     PipelinePerMillion,
+    /// CPU seconds of walsenders; less is better.
+    Walsenders,
+    /// CPU seconds of walsenders and pgsluice; less is better.
+    WalsendersAndPgsluice,
 }
 
 impl Unit {
@@ -40,6 +44,7 @@ impl Unit {
             Unit::Milliseconds => "ms",
             Unit::WalsenderPerGigabyte => "CPU s/GB",
             Unit::WalsenderPerMillion | Unit::PipelinePerMillion => "CPU s/million",
+            Unit::Walsenders | Unit::WalsendersAndPgsluice => "CPU s",
         }
     }
 
@@ -61,7 +66,7 @@ impl Unit {
 }
 
 /// Title of the server processes that send WAL or decoded changes.
-const WALSENDER: &str = "walsender";
+pub(crate) const WALSENDER: &str = "walsender";
 
 /// One case on one major.
 #[derive(Clone, Serialize, Deserialize)]
@@ -171,6 +176,8 @@ impl Case {
             Unit::Milliseconds => run.seconds * 1e3,
             Unit::WalsenderPerGigabyte => walsender / (self.wal_bytes / 1e9),
             Unit::WalsenderPerMillion => walsender / (self.rows as f64 / 1e6),
+            Unit::Walsenders => walsender,
+            Unit::WalsendersAndPgsluice => walsender + run.cpu.pgsluice,
             Unit::PipelinePerMillion => {
                 let subscriber: f64 = run.cpu.subscriber.values().sum();
                 (walsender + run.cpu.pgsluice + subscriber) / (self.rows as f64 / 1e6)

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-pub(crate) use case::{Case, Goal, Unit};
+pub(crate) use case::{Case, Goal, Unit, WALSENDER};
 
 /// What pgsluice is compared with.
 pub(crate) struct Stock {
