@@ -62,6 +62,12 @@ impl Decoder {
         (self.reader, self.group)
     }
 
+    /// What it was made with.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.group.members[0].options
+    }
+
     /// Where the next bytes must begin: at first at the page of [`Catalog::start`], later where the
     /// last bytes ended.
     #[must_use]
