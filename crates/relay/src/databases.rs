@@ -160,6 +160,10 @@ impl Databases {
     /// # Errors
     /// The catalogs cannot be looked at or kept.
     pub async fn prepare(&self, database: Oid, name: &str) -> Result<(), Told> {
+        // A look at another database must not delay this one.
+        if self.known().contains_key(&database) {
+            return Ok(());
+        }
         let _one = self.looking.lock().await;
         if self.known().contains_key(&database) {
             return Ok(());

@@ -98,12 +98,7 @@ impl Requests<'_> {
     /// Appends to `out` what is to be sent now.
     fn take(&mut self, out: &mut Vec<u8>) {
         loop {
-            if self.rest > 0 {
-                let now = self.rest.min(self.inbox.len());
-                out.extend_from_slice(&self.inbox.split_to(now));
-                self.rest -= now;
-            }
-            let Some(size) = size_of(&self.inbox) else { return };
+            let Some(size) = next_size(&mut self.inbox, &mut self.rest, out) else { return };
             let tag = self.inbox[0];
             match tag {
                 b'Q' | b'P' | b'C' if size <= STATEMENT_SIZE_MAX => {
@@ -223,12 +218,7 @@ impl Answers {
     /// Appends to `out` what is to be sent now.
     fn take(&mut self, out: &mut Vec<u8>) {
         loop {
-            if self.rest > 0 {
-                let now = self.rest.min(self.inbox.len());
-                out.extend_from_slice(&self.inbox.split_to(now));
-                self.rest -= now;
-            }
-            let Some(size) = size_of(&self.inbox) else { return };
+            let Some(size) = next_size(&mut self.inbox, &mut self.rest, out) else { return };
             match self.inbox[0] {
                 PARSE_COMPLETE | CLOSE_COMPLETE if !self.debts.is_passed() => {
                     // It has no body.
@@ -241,6 +231,14 @@ impl Answers {
             self.rest = size;
         }
     }
+}
+
+/// Passes on what is left of a message, and returns the size of the next one, if its head is there.
+fn next_size(inbox: &mut BytesMut, rest: &mut usize, out: &mut Vec<u8>) -> Option<usize> {
+    let now = inbox.len().min(*rest);
+    out.extend_from_slice(&inbox.split_to(now));
+    *rest -= now;
+    size_of(inbox)
 }
 
 /// The size of the message that `inbox` begins with; `None` while its head is not there. Bytes that

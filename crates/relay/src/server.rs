@@ -45,7 +45,7 @@ pub struct RelaySettings {
     pub data_dir: PathBuf,
     /// Who may connect.
     pub rules: Rules,
-    /// Who has another login at the publisher.
+    /// Users that have another login at the publisher.
     pub user_map: UserMap,
     /// What encrypts connections.
     pub tls: Option<Tls>,

@@ -56,10 +56,12 @@ impl Error {
         move |error| Error(Kind::Io { doing, path, error })
     }
 
-    /// Whether the file system is full, so that the same may succeed later.
+    /// Whether the file system has no room for what was to be written, so that the same may succeed
+    /// later. A sync that failed is another matter: nobody knows what it has lost, so the directory
+    /// must be opened again.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        matches!(&self.0, Kind::Io { error, .. }
+        matches!(&self.0, Kind::Io { doing: "write" | "make", error, .. }
             if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 
@@ -118,5 +120,19 @@ impl std::error::Error for Error {
             Kind::Io { error, .. } => Some(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_write_that_found_no_room_may_be_repeated() {
+        let is_full = |doing: &'static str, kind: io::ErrorKind| Error::io(doing, "x")(kind.into()).is_full();
+        assert!(
+            is_full("write", io::ErrorKind::StorageFull) && is_full("make", io::ErrorKind::QuotaExceeded)
+        );
+        assert!(!is_full("sync", io::ErrorKind::StorageFull) && !is_full("write", io::ErrorKind::NotFound));
     }
 }

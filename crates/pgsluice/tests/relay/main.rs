@@ -116,6 +116,35 @@ fn configure(dir: &Path, source: &str, port: u16) -> std::path::PathBuf {
     path
 }
 
+/// A publisher and its relay, which knows the role `sub`.
+struct Served {
+    publisher: Cluster,
+    relaying: Relaying,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    fn on(major: Major) -> Served {
+        Served::of(publisher(major))
+    }
+
+    fn of(publisher: Cluster) -> Served {
+        let dir = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = configure(dir.path(), &publisher.url(DB), port);
+        call(&["user", "add", "sub", "--from-source", "--config", config.to_str().unwrap()], "")
+            .expect_success();
+        let relaying = start(&config, port);
+        Served { publisher, relaying, port, _dir: dir }
+    }
+
+    /// How `sub` connects through the relay.
+    fn place(&self) -> String {
+        format!("host=127.0.0.1 port={} user=sub password=geheim dbname={DB}", self.port)
+    }
+}
+
 fn level(publisher: &Cluster, subscriber: &Cluster) {
     publisher.sql(DB, "INSERT INTO t (v) VALUES ('the end')").unwrap();
     let end = "SELECT count(*) || ' ' || max(id) FROM t";

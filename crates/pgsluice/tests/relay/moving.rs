@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use testkit::{Cluster, Major, Output};
 
-use crate::{DB, call, configure, free_port, level, publisher, start};
+use crate::{DB, Served, call, level};
 
 fn subscriber(publisher: &Cluster, options: &str) -> Cluster {
     let subscriber = Cluster::builder(publisher.major())
@@ -48,12 +48,7 @@ fn slots(publisher: &Cluster) -> String {
 #[test]
 fn a_subscription_goes_to_a_relay_and_comes_back_under_load() {
     Major::each(1, |major| {
-        let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
-        let port = free_port();
-        let config = configure(dir.path(), &publisher.url(DB), port);
-        let path = config.to_str().unwrap();
-        call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
-        let mut relaying = start(&config, port);
+        let Served { publisher, mut relaying, port, _dir } = Served::on(major);
         let subscriber = subscriber(&publisher, "");
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -82,12 +77,7 @@ fn a_subscription_goes_to_a_relay_and_comes_back_under_load() {
 #[test]
 fn statements_are_printed_and_work_as_printed() {
     let major = *Major::under_test().last().unwrap();
-    let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
-    let port = free_port();
-    let config = configure(dir.path(), &publisher.url(DB), port);
-    let path = config.to_str().unwrap();
-    call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
-    let _relaying = start(&config, port);
+    let Served { publisher, relaying: _relaying, port, _dir } = Served::on(major);
     let subscriber = subscriber(&publisher, "");
     let told = relocate(&subscriber, port, &[]).expect_success();
     let statements: Vec<&str> = told.lines().filter(|line| line.starts_with("    ALTER")).collect();
@@ -107,12 +97,7 @@ fn what_cannot_be_moved_stays_where_it_is() {
     let publisher =
         Cluster::builder(major).hba(crate::HBA).setting("max_prepared_transactions", "10").start().unwrap();
     crate::fill(&publisher);
-    let dir = tempfile::tempdir().unwrap();
-    let port = free_port();
-    let config = configure(dir.path(), &publisher.url(DB), port);
-    let path = config.to_str().unwrap();
-    call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
-    let _relaying = start(&config, port);
+    let Served { publisher, relaying: _relaying, port, _dir } = Served::of(publisher);
     let subscriber = subscriber(&publisher, " WITH (two_phase = on)");
     let refused = |to: u16, more: &[&str], words: &str| {
         let output = relocate(&subscriber, to, more);

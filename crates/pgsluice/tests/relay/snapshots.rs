@@ -11,7 +11,7 @@ use base::Lsn;
 use client::{ConnInfo, Replication, Wire};
 use testkit::{Cluster, Major};
 
-use crate::{DB, call, configure, free_port, publisher, start};
+use crate::{DB, Served};
 
 /// Slots that are made while clients write.
 const SLOTS: usize = 25;
@@ -48,18 +48,13 @@ fn ends(publisher: &Cluster) -> BTreeMap<String, Lsn> {
 #[test]
 fn l1_a_snapshot_sees_all_commits_before_the_slots_point_and_no_other() {
     Major::each(1, |major| {
-        let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
+        let served = Served::on(major);
+        let publisher = &served.publisher;
         publisher
             .sql(DB, "CREATE TABLE ledger (id serial PRIMARY KEY); GRANT SELECT ON ledger TO sub")
             .unwrap();
         publisher.sql(DB, "SELECT pg_create_logical_replication_slot('oracle', 'test_decoding')").unwrap();
-        let port = free_port();
-        let config = configure(dir.path(), &publisher.url(DB), port);
-        call(&["user", "add", "sub", "--from-source", "--config", config.to_str().unwrap()], "")
-            .expect_success();
-        let _relaying = start(&config, port);
-        let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
-        let place = ConnInfo::parse(&place).unwrap();
+        let place = ConnInfo::parse(&served.place()).unwrap();
         let stop = AtomicBool::new(false);
         let seen = std::thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -79,7 +74,7 @@ fn l1_a_snapshot_sees_all_commits_before_the_slots_point_and_no_other() {
             stop.store(true, Ordering::Relaxed);
             seen
         });
-        let ends = ends(&publisher);
+        let ends = ends(publisher);
         let mut sizes = BTreeSet::new();
         for (point, ids) in seen {
             let expected: BTreeSet<String> =

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use testkit::{Cluster, Major, assert_same_rows, wait_for};
 
-use crate::{BOUND, DB, call, configure, free_port, level, publisher, signal, start};
+use crate::{BOUND, DB, Served, call, configure, free_port, level, publisher, signal, start};
 use rustix::process::Signal;
 
 /// One value through the relay.
@@ -17,13 +17,8 @@ fn through(port: u16, user: &str, sql: &str) -> String {
 #[test]
 fn views_show_the_relays_slots_and_streams() {
     Major::each(1, |major| {
-        let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
-        let port = free_port();
-        let config = configure(dir.path(), &publisher.url(DB), port);
-        let path = config.to_str().unwrap();
-        call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
+        let Served { publisher, mut relaying, port, _dir } = Served::on(major);
         publisher.sql(DB, "GRANT pg_read_all_stats TO sub").unwrap();
-        let mut relaying = start(&config, port);
         let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
         let slots = |args: &[&str]| call(&[&["slots"], args, &["--relay", &place]].concat(), "");
         assert_eq!(slots(&["list"]).expect_success(), "");
@@ -83,12 +78,7 @@ fn views_show_the_relays_slots_and_streams() {
 #[test]
 fn a_prepared_statement_shows_what_is_there_when_it_is_executed() {
     let major = *Major::under_test().last().unwrap();
-    let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
-    let port = free_port();
-    let config = configure(dir.path(), &publisher.url(DB), port);
-    let path = config.to_str().unwrap();
-    call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
-    let _relaying = start(&config, port);
+    let Served { publisher: _publisher, relaying: _relaying, port, _dir } = Served::on(major);
     let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
     let slots = |args: &[&str]| call(&[&["slots"], args, &["--relay", &place]].concat(), "").expect_success();
     tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -122,12 +112,7 @@ fn a_prepared_statement_shows_what_is_there_when_it_is_executed() {
 #[test]
 fn details_of_streams_are_for_those_who_may_read_statistics() {
     let major = *Major::under_test().first().unwrap();
-    let (publisher, dir) = (publisher(major), tempfile::tempdir().unwrap());
-    let port = free_port();
-    let config = configure(dir.path(), &publisher.url(DB), port);
-    let path = config.to_str().unwrap();
-    call(&["user", "add", "sub", "--from-source", "--config", path], "").expect_success();
-    let relaying = start(&config, port);
+    let Served { publisher, relaying, port, _dir } = Served::on(major);
     let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
     let subscriber = Cluster::start(major).unwrap();
     subscriber.sql(DB, "CREATE TABLE t (id serial PRIMARY KEY, v text)").unwrap();

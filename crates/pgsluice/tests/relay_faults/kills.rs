@@ -23,7 +23,7 @@ pub(crate) const KILLS: u64 = 12;
 /// The publisher's databases, and those of each subscriber.
 const DATABASES: [&str; 2] = ["one", "two"];
 
-/// Who is killed.
+/// The process that a kill ends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Victim {
     Relay,
