@@ -14,8 +14,8 @@ use testkit::{Cluster, Major};
 use crate::{DB, Served};
 
 /// Slots that are made while clients write.
-const SLOTS: usize = 25;
-const WRITERS: usize = 6;
+const SLOTS: usize = 12;
+const WRITERS: usize = 4;
 
 /// What the snapshot of a new slot of the relay sees, and the slot's point.
 async fn seen(place: &ConnInfo, major: Major, number: usize) -> (Lsn, BTreeSet<String>) {
