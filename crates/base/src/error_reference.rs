@@ -31,6 +31,8 @@ pub enum Doing {
     Operating,
     /// Decoding WAL from files.
     Decoding,
+    /// Serving subscribers in the publisher's place.
+    Relaying,
     /// Keeping state on this machine's disk or on the target.
     KeepingState,
 }

@@ -13,11 +13,17 @@
 //! A transaction that was prepared before C and commits behind it would come twice to a
 //! subscription with two-phase commit. The move is refused while there are prepared transactions.
 
-use std::fmt;
+mod error;
+mod error_reference;
+
 use std::time::{Duration, Instant};
 
 use base::{Lsn, quote_ident, quote_literal};
 use client::{ConnInfo, Replication, Session, Wire};
+
+pub use error::{Error, Refusal};
+use error::{refuse, server};
+pub use error_reference::error_reference;
 
 /// The sessions' application name.
 const APPLICATION_NAME: &str = "pgsluice relay move";
@@ -51,46 +57,6 @@ pub struct Moved {
     pub point: Lsn,
     /// What is left to run on the subscriber, in this order.
     pub statements: Vec<String>,
-}
-
-/// Why a subscription stays where it is.
-#[derive(Debug)]
-pub enum Error {
-    /// A server failed.
-    Server {
-        /// What was being done.
-        doing: String,
-        /// Its error.
-        cause: client::Error,
-    },
-    /// It cannot be moved, or not now. Cause and remedy.
-    Refused(String),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Server { doing, .. } => write!(f, "could not {doing}"),
-            Error::Refused(why) => f.write_str(why),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Server { cause, .. } => Some(cause),
-            Error::Refused(_) => None,
-        }
-    }
-}
-
-fn refuse<T>(why: String) -> Result<T, Error> {
-    Err(Error::Refused(why))
-}
-
-fn server(doing: &str) -> impl FnOnce(client::Error) -> Error {
-    move |cause| Error::Server { doing: doing.to_owned(), cause }
 }
 
 /// What the subscriber says of the subscription.
@@ -167,31 +133,22 @@ async fn subscription(subscriber: &Session, name: &str) -> Result<Subscription, 
     let row = subscriber.query_opt(&sql, &[&name]).await;
     let row = row.map_err(|error| server(&doing)(subscriber.error(error)))?;
     let Some(row) = row else {
-        let place = subscriber.describe();
-        return refuse(format!("there is no subscription \"{name}\" at {place}"));
+        return refuse(Refusal::NoSubscription { name: name.to_owned(), place: subscriber.describe().to_owned() });
     };
     let (oid, slot, enabled): (u32, Option<String>, bool) = (row.get(0), row.get(1), row.get(2));
     let (two_phase, failover, readable): (String, bool, bool) = (row.get(3), row.get(4), row.get(5));
     let copying: i64 = row.get(6);
     let Some(slot) = slot else {
-        return refuse(format!(
-            "subscription \"{name}\" has no slot (slot_name = NONE), so there is nothing to go on from"
-        ));
+        return refuse(Refusal::NoSlot { name: name.to_owned() });
     };
     if !enabled {
-        return refuse(format!(
-            "subscription \"{name}\" is disabled: it must run until it has passed the new slot's point; enable it first"
-        ));
+        return refuse(Refusal::Disabled { name: name.to_owned() });
     }
     if copying > 0 {
-        return refuse(format!(
-            "subscription \"{name}\" still copies {copying} tables: wait until all of pg_subscription_rel are ready"
-        ));
+        return refuse(Refusal::Copies { name: name.to_owned(), tables: copying });
     }
     if two_phase == "p" {
-        return refuse(format!(
-            "subscription \"{name}\" has not yet begun two-phase commit (state pending): try again in a moment"
-        ));
+        return refuse(Refusal::TwoPhasePending { name: name.to_owned() });
     }
     let conninfo = if readable {
         let sql = "SELECT subconninfo FROM pg_catalog.pg_subscription WHERE oid = $1";
@@ -208,10 +165,7 @@ fn old_place(wanted: &Move<'_>, subscription: &Subscription) -> Result<ConnInfo,
         return Ok(from.clone());
     }
     let Some(conninfo) = &subscription.conninfo else {
-        return refuse(format!(
-            "the role may not read where subscription \"{}\" is connected: say it by --from",
-            wanted.subscription
-        ));
+        return refuse(Refusal::HiddenPlace { name: wanted.subscription.to_owned() });
     };
     ConnInfo::parse(conninfo).map_err(server("read the subscription's connection string"))
 }
@@ -231,11 +185,7 @@ async fn same_server(old: &mut Wire, new: &mut Wire) -> Result<(), Error> {
         let [system, database] = [&of.0, &of.1].map(|text| text.as_deref().unwrap_or("none"));
         format!("system {system}, database {database}")
     };
-    refuse(format!(
-        "the new publisher ({}) is not the present one ({}): positions of one mean nothing at the other",
-        shown(&identities[1]),
-        shown(&identities[0])
-    ))
+    refuse(Refusal::OtherPublisher { old: shown(&identities[0]), new: shown(&identities[1]) })
 }
 
 /// With two-phase commit, no prepared transaction may stand on both sides of the new slot's point.
@@ -251,11 +201,7 @@ async fn none_prepared(old: &Session, subscription: &Subscription) -> Result<(),
         return Ok(());
     }
     let gids: Vec<String> = rows.iter().map(|row| quote_literal(row.get(0))).collect();
-    refuse(format!(
-        "the publisher has prepared transactions ({}): with two_phase they would come from both slots; \
-         commit or roll them back, then try again",
-        gids.join(", ")
-    ))
+    refuse(Refusal::Prepared { gids: gids.join(", ") })
 }
 
 /// Makes the slot at the new place. Returns its point.
@@ -274,7 +220,7 @@ async fn create(new: &mut Wire, subscription: &Subscription) -> Result<Lsn, Erro
     let rows = new.query(&command).await;
     let rows = rows.map_err(server(&format!("make slot \"{slot}\" at the new publisher")))?;
     let point = rows.first().and_then(|row| row.get(1)?.as_deref()?.parse().ok());
-    point.map_or_else(|| refuse("the new publisher named no consistent point".to_owned()), Ok)
+    point.map_or_else(|| refuse(Refusal::NoPoint), Ok)
 }
 
 async fn drop_slot(wire: &mut Wire, slot: &str) -> Result<(), Error> {
@@ -335,21 +281,15 @@ async fn wait_for_point(wanted: &Move<'_>, old: &Session, slot: &str, point: Lsn
         let row = old.query_opt(sql, &[&slot]).await;
         let row = row.map_err(|error| server("read the present slot")(old.error(error)))?;
         let Some(row) = row else {
-            return refuse(format!(
-                "the present publisher has no slot \"{slot}\": say by --from where it is"
-            ));
+            return refuse(Refusal::SlotIsElsewhere { slot: slot.to_owned() });
         };
         let (active, confirmed): (bool, Option<&str>) = (row.get(0), row.get(1));
         if confirmed.and_then(|lsn| lsn.parse::<Lsn>().ok()).is_some_and(|confirmed| confirmed >= point) {
             return Ok(());
         }
         if begun.elapsed() >= wanted.timeout {
-            let confirmed = confirmed.unwrap_or("nothing");
-            let used = if active { "" } else { ", and nobody reads it" };
-            return refuse(format!(
-                "slot \"{slot}\" is confirmed up to {confirmed}, and must come to {point}{used}: \
-                 give it more time by --timeout"
-            ));
+            let confirmed = confirmed.unwrap_or("nothing").to_owned();
+            return refuse(Refusal::Behind { slot: slot.to_owned(), confirmed, point, is_read: active });
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -370,10 +310,7 @@ async fn wait_for_worker(
             return Ok(());
         }
         if begun.elapsed() >= wanted.timeout {
-            return refuse(format!(
-                "the apply worker of \"{}\" does not end: it may be in a long transaction; give it more time by --timeout",
-                wanted.subscription
-            ));
+            return refuse(Refusal::WorkerStays { name: wanted.subscription.to_owned() });
         }
         tokio::time::sleep(LOOK).await;
     }

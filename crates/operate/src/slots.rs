@@ -1,6 +1,8 @@
 //! Replication slots of a relay or of a server: who reads them, and what they hold.
 
+use base::error_reference::{Doing, Entry, entry};
 use client::{ConnInfo, Replication, Session, Wire};
+use proto::frame::ServerError;
 use serde::Serialize;
 
 /// The sessions' application name.
@@ -91,6 +93,20 @@ impl std::error::Error for Error {
 
 fn failed(doing: &str) -> impl FnOnce(client::Error) -> Error {
     move |cause| Error { doing: doing.to_owned(), cause }
+}
+
+/// Every way in which a command about slots fails.
+#[must_use]
+pub fn error_reference() -> [Entry<Error>; 1] {
+    let cause = ServerError::new("ERROR", "55006", "replication slot \"s\" is active for PID 4711");
+    entry(
+        Doing::Relaying,
+        "A command about slots fails",
+        failed("drop slot \"s\"")(cause.into()),
+        "The relay's words say why. Here a subscriber reads the slot.",
+        "Repair what they name, and repeat `pgsluice slots`. `pgsluice slots list` shows who reads a slot.",
+        &[],
+    )
 }
 
 /// All slots, by name. Columns that older majors do not have are null through JSON.

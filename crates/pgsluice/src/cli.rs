@@ -123,13 +123,10 @@ pub(crate) enum Command {
     /// Save the catalogs that decoding of WAL starts with
     Catalog(CatalogArgs),
     /// Serve subscribers in the publisher's place, from one stream of its WAL
-    #[command(hide = true)]
     Relay(Box<RelayArgs>),
     /// Write the file of users of a relay
-    #[command(hide = true)]
     User(UserArgs),
     /// List, make and drop the replication slots of a relay
-    #[command(hide = true)]
     Slots(SlotsArgs),
     /// Print a manual page in roff
     Man(ManArgs),

@@ -11,9 +11,13 @@ use std::fmt::Write as _;
 
 use base::error_reference::{Doing, Entry, HeldBy};
 use engine::Verdict;
-use operate::{admin, adopt, control};
+use operate::{admin, adopt, control, moving, slots};
+use relay::RelayError;
 
 use crate::command::decode::{from_output, from_segments};
+use crate::command::relay::from_relay;
+use crate::command::relay_move::from_moving;
+use crate::command::slots::from_slots;
 use crate::command::{from_admin, from_adopt, from_control, from_engine, from_verify};
 use crate::exit::{Code, code_of};
 use crate::failure;
@@ -137,6 +141,18 @@ fn all() -> Vec<EntryText> {
     all.extend(files.map(|entry| {
         EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_segments(&error))))
     }));
+    let relays = relay::error_reference().into_iter();
+    all.extend(
+        relays.map(|entry| EntryText::new(entry, |error| base::with_causes(error), |error| serve(&error))),
+    );
+    let moved = moving::error_reference().into_iter();
+    all.extend(moved.map(|entry| {
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_moving(&error))))
+    }));
+    let slots = slots::error_reference().into_iter();
+    all.extend(slots.map(|entry| {
+        EntryText::new(entry, |error| base::with_causes(error), |error| ends(code_of(&from_slots(&error))))
+    }));
     // Stable: within a group in the order of the crates.
     all.sort_by_key(|told| told.doing);
     all
@@ -167,6 +183,14 @@ fn run(error: &engine::Error) -> String {
     )
 }
 
+/// What a relay does.
+fn serve(error: &RelayError) -> String {
+    if error.is_passing() {
+        return "the relay tries again every second, and serves what it has.".to_owned();
+    }
+    ends(code_of(&from_relay(error)))
+}
+
 fn heading(doing: Doing) -> &'static str {
     match doing {
         Doing::Configuring => "Configuration and command line",
@@ -180,6 +204,7 @@ fn heading(doing: Doing) -> &'static str {
         Doing::Adopting => "Adopting and releasing a native subscription",
         Doing::Operating => "Commands about a subscription",
         Doing::Decoding => "Decoding WAL from files (`pgsluice decode`)",
+        Doing::Relaying => "The relay (`pgsluice relay`, `slots` and `user`)",
         Doing::KeepingState => "State on disk and on the target",
     }
 }

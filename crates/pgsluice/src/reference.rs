@@ -20,26 +20,42 @@ own unit. Switches take `on` or `off`.
 
 ";
 
+const RELAY_HEAD: &str = "\
+## The relay
+
+`pgsluice relay` has a configuration file of its own (`--config`), with these keys at the top level.
+`pgsluice user` reads the same file.
+
+";
+
 /// The whole reference in Markdown.
 pub(crate) fn markdown() -> String {
     let mut out = HEAD.to_owned();
-    let mut group = String::new();
-    for setting in Setting::all() {
-        if setting.group != group {
-            // Writing to a String cannot fail.
-            let _ = writeln!(out, "## {}\n", setting.group);
-            group.clone_from(&setting.group);
-        }
-        section(&mut out, &setting);
-    }
+    groups(&mut out, &Setting::all(), false);
+    out.push_str(RELAY_HEAD);
+    groups(&mut out, &Setting::of_relay(), true);
     out.truncate(out.trim_end().len());
     out.push('\n');
     out
 }
 
-fn section(out: &mut String, setting: &Setting) {
+fn groups(out: &mut String, settings: &[Setting], is_of_relay: bool) {
+    let mut group = String::new();
+    let prefix = if is_of_relay { "The relay: " } else { "" };
+    for setting in settings {
+        if setting.group != group {
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "## {prefix}{}\n", setting.group);
+            group.clone_from(&setting.group);
+        }
+        section(out, setting, is_of_relay);
+    }
+}
+
+fn section(out: &mut String, setting: &Setting, is_of_relay: bool) {
     let key = match setting.place() {
         Place::Nowhere => "none".to_owned(),
+        _ if is_of_relay => format!("`{}`", setting.key),
         Place::TopLevel => format!("`{}` (top level)", setting.key),
         Place::Name => {
             format!("`name` in `[[subscription]]`, or `{}` at the top level of a file without", setting.key)
@@ -74,7 +90,7 @@ mod tests {
     use crate::cli::Cli;
 
     #[test]
-    fn the_reference_lists_exactly_the_flags_of_run() {
+    fn the_reference_lists_exactly_the_flags_of_run_and_relay() {
         let text = markdown();
         let listed: Vec<_> =
             text.lines().filter_map(|line| line.strip_prefix("| `--")?.split('`').next()).collect();
@@ -82,6 +98,8 @@ mod tests {
         let run = command.find_subcommand("run").unwrap();
         // Two directions are a way to give a command, not a setting.
         let settings = run.get_arguments().filter(|arg| arg.get_help_heading() != Some("Two directions"));
+        let relay = command.find_subcommand("relay").unwrap();
+        let settings = settings.chain(relay.get_arguments());
         let flags: Vec<_> =
             settings.filter_map(|arg| arg.get_long()).filter(|flag| *flag != "help").collect();
         assert_eq!(listed, flags);
@@ -89,7 +107,7 @@ mod tests {
 
     #[test]
     fn every_setting_says_what_it_means_and_has_a_group() {
-        for setting in Setting::all() {
+        for setting in Setting::all().into_iter().chain(Setting::of_relay()) {
             assert!(setting.meaning.len() > 20 && !setting.group.is_empty(), "{setting:?}");
             assert!(setting.key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{setting:?}");
         }

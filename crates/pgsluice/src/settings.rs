@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
 
 use crate::conflict_rule::ConflictRule;
-use crate::units::{Bytes, Milliseconds, OnOff, Seconds};
+use crate::units::{Bytes, MegabytesMax, Milliseconds, OnOff, Seconds};
 
 pub(crate) use relay::{RelayPlace, RelayTable};
 
@@ -559,6 +559,8 @@ impl Setting {
             Some("ms")
         } else if parser == TypeId::of::<Bytes>() {
             Some("B")
+        } else if parser == TypeId::of::<MegabytesMax>() {
+            Some("MB")
         } else {
             None
         };

@@ -18,28 +18,32 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The flags of the configuration reference.
-fn flags() -> Vec<String> {
+/// The flags of the configuration reference, of `run` and of `relay`.
+fn flags() -> [Vec<String>; 2] {
     let reference = stdout(&pgsluice(&["config-reference"], &[]));
-    let flags = reference.lines().filter_map(|line| line.strip_prefix("| `--")?.split('`').next());
-    flags.map(|flag| format!("--{flag}")).collect()
+    let (run, relay) = reference.split_once("\n## The relay\n").unwrap();
+    [run, relay].map(|part| {
+        let flags = part.lines().filter_map(|line| line.strip_prefix("| `--")?.split('`').next());
+        flags.map(|flag| format!("--{flag}")).collect()
+    })
 }
 
 #[test]
 fn help_man_and_completions_know_every_setting() {
-    let help = stdout(&pgsluice(&["run", "--help"], &[]));
-    let man = stdout(&pgsluice(&["man", "run"], &[])).replace("\\-", "-");
     let completions: Vec<_> = ["bash", "zsh", "fish", "elvish", "powershell"]
         .map(|shell| stdout(&pgsluice(&["completions", shell], &[])))
         .into();
-    let flags = flags();
-    assert!(flags.len() > 20, "{flags:?}");
-    for flag in &flags {
-        let variable = format!("PGSLUICE_{}", flag[2..].replace('-', "_").to_uppercase());
-        assert!(help.contains(&format!("{flag} ")) && help.contains(&variable), "{flag} in help");
-        assert!(man.contains(flag.as_str()) && man.contains(&variable), "{flag} in the manual page");
-        for script in &completions {
-            assert!(script.contains(&flag[2..]), "{flag} in completions");
+    for (command, flags) in ["run", "relay"].into_iter().zip(flags()) {
+        let help = stdout(&pgsluice(&[command, "--help"], &[]));
+        let man = stdout(&pgsluice(&["man", command], &[])).replace("\\-", "-");
+        assert!(flags.len() > 20, "{flags:?}");
+        for flag in &flags {
+            let variable = format!("PGSLUICE_{}", flag[2..].replace('-', "_").to_uppercase());
+            assert!(help.contains(&format!("{flag} ")) && help.contains(&variable), "{flag} in help");
+            assert!(man.contains(flag.as_str()) && man.contains(&variable), "{flag} in the manual page");
+            for script in &completions {
+                assert!(script.contains(&flag[2..]), "{flag} in completions");
+            }
         }
     }
 }
@@ -65,6 +69,9 @@ fn every_command_has_help_and_a_page() {
         "verify",
         "decode",
         "catalog",
+        "relay",
+        "user",
+        "slots",
         "man",
         "completions",
     ] {

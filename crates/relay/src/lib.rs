@@ -19,6 +19,7 @@
 //! | `create` | the options of `CREATE_REPLICATION_SLOT` |
 //! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
 //! | `told` | errors as the server words them |
+//! | `error_reference` | errors as docs/errors.md explains them |
 //!
 //! A subscriber must not see a difference. So what is refused, and with which words, follows the
 //! publisher's major; `tests/wording.rs` compares with servers of every major.
@@ -28,6 +29,7 @@ mod cancel;
 mod create;
 mod databases;
 mod decoding;
+mod error_reference;
 mod feed;
 mod fork;
 mod form;
@@ -52,6 +54,7 @@ pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use databases::{Databases, FormKey, TrackLimits};
 pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors};
+pub use error_reference::error_reference;
 pub use feed::{FormEnd, FormHandle, FormPosition};
 pub use form::{Form, Streams};
 pub use passthrough::{Passed, serve};

@@ -104,10 +104,10 @@ impl Received {
 
 /// Why no WAL comes.
 #[derive(Debug)]
-pub struct ReceiverError(Kind);
+pub struct ReceiverError(pub(crate) Kind);
 
 #[derive(Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Client {
         doing: String,
         error: client::Error,

@@ -108,6 +108,18 @@ pub enum RelayError {
     Receiver(ReceiverError),
 }
 
+impl RelayError {
+    /// Whether a relay that serves tries again by itself.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            RelayError::Receiver(error) => error.is_passing(),
+            RelayError::Wal(error) => error.is_full(),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,6 +136,12 @@ impl fmt::Display for RelayError {
             RelayError::Wal(error) => error.fmt(f),
             RelayError::Receiver(error) => error.fmt(f),
         }
+    }
+}
+
+impl From<wal_dir::Error> for RelayError {
+    fn from(error: wal_dir::Error) -> RelayError {
+        RelayError::Wal(error)
     }
 }
 

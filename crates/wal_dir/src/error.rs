@@ -50,6 +50,12 @@ pub(crate) enum Kind {
     History(PathBuf),
 }
 
+impl From<Kind> for Error {
+    fn from(kind: Kind) -> Error {
+        Error(kind)
+    }
+}
+
 impl Error {
     pub(crate) fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Error {
         let path = path.into();

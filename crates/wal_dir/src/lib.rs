@@ -20,12 +20,14 @@
 //! ([`Writer::follow_timeline`]). So the file of the older timeline is needed only up to there.
 
 mod error;
+mod error_reference;
 mod names;
 mod reader;
 mod shared;
 mod writer;
 
 pub use error::Error;
+pub use error_reference::error_reference;
 pub use names::forks;
 pub use reader::{Piece, Reader, Readers};
 pub use shared::Fork;

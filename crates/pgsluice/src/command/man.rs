@@ -31,14 +31,20 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<Code> {
 
 /// Names and texts of all pages.
 fn pages(program: &Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-    let mut pages = vec![("pgsluice".to_owned(), render(program.clone())?)];
-    for command in program.get_subcommands().filter(|command| command.get_name() != "help") {
-        let name = format!("pgsluice-{}", command.get_name());
-        // clap_mangen's pages want 'static names; these are few and small.
-        let page: &'static str = String::leak(name.clone());
-        pages.push((name, render(command.clone().name(page))?));
-    }
+    let mut pages = Vec::new();
+    add(&mut pages, "pgsluice".to_owned(), program)?;
     Ok(pages)
+}
+
+/// Adds the page of a command, and those of its own commands.
+fn add(pages: &mut Vec<(String, Vec<u8>)>, name: String, command: &Command) -> anyhow::Result<()> {
+    // clap_mangen's pages want 'static names; these are few and small.
+    let page: &'static str = String::leak(name.clone());
+    pages.push((name.clone(), render(command.clone().name(page))?));
+    for own in command.get_subcommands().filter(|own| own.get_name() != "help") {
+        add(pages, format!("{name}-{}", own.get_name()), own)?;
+    }
+    Ok(())
 }
 
 fn render(command: Command) -> std::io::Result<Vec<u8>> {

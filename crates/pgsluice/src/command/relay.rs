@@ -214,6 +214,6 @@ async fn heed(mut signals: Signals, stop: CancellationToken, files: AccessFiles,
 }
 
 /// An error of a relay with its exit code.
-fn from_relay(error: &RelayError) -> anyhow::Error {
+pub(crate) fn from_relay(error: &RelayError) -> anyhow::Error {
     exit(Code::Failed, base::with_causes(error))
 }

@@ -23,7 +23,7 @@ pub(crate) async fn relay_move(args: &MoveArgs) -> anyhow::Result<Code> {
         timeout: args.timeout.0,
     };
     let mut tell = |step: &str| super::say(format_args!("{}: {step}", args.subscription));
-    let moved = relocate(&wanted, &mut tell).await.map_err(|error| from_move(&error))?;
+    let moved = relocate(&wanted, &mut tell).await.map_err(|error| from_moving(&error))?;
     if !moved.statements.is_empty() {
         super::say(format_args!("run on the subscriber, in this order:"));
         moved.statements.iter().for_each(|statement| super::say(format_args!("    {statement};")));
@@ -35,6 +35,7 @@ pub(crate) async fn relay_move(args: &MoveArgs) -> anyhow::Result<Code> {
     Ok(Code::Done)
 }
 
-fn from_move(error: &Error) -> anyhow::Error {
+/// An error of a move with its exit code.
+pub(crate) fn from_moving(error: &Error) -> anyhow::Error {
     exit(Code::Failed, base::with_causes(error))
 }

@@ -35,7 +35,8 @@ pub(crate) async fn slots(command: &SlotsCommand) -> anyhow::Result<Code> {
     Ok(Code::Done)
 }
 
-fn from_slots(error: &slots::Error) -> anyhow::Error {
+/// An error about slots with its exit code.
+pub(crate) fn from_slots(error: &slots::Error) -> anyhow::Error {
     exit(Code::Failed, base::with_causes(error))
 }
 

@@ -71,8 +71,9 @@ fn no_two_errors_share_a_message_or_a_title() {
 #[test]
 fn remedies_name_commands_and_flags_that_exist() {
     let program = Cli::command();
-    let flags: HashSet<String> = program
-        .get_subcommands()
+    let commands = program.get_subcommands();
+    let commands = commands.flat_map(|command| command.get_subcommands().chain(std::iter::once(command)));
+    let flags: HashSet<String> = commands
         .flat_map(|command| command.get_arguments().filter_map(|arg| arg.get_long()).map(str::to_owned))
         .collect();
     let mut named = 0;

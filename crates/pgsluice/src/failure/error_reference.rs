@@ -16,6 +16,7 @@ const USAGE: HeldBy = ("pgsluice usage", "a_wrong_command_line_ends_with_code_2_
 const SEVERAL: HeldBy = ("pgsluice usage", "several_subscriptions_want_a_choice_where_only_one_can_be_meant");
 const FILES: HeldBy = ("pgsluice", "what_is_wrong_in_a_file_is_named_with_its_place");
 const VALUES: HeldBy = ("pgsluice", "what_is_wrong_elsewhere_is_named_too");
+const RELAY: HeldBy = ("pgsluice relay", "what_a_relay_lacks_is_named");
 const ADOPT: HeldBy = ("pgsluice scenarios", "what_cannot_be_adopted_is_refused_and_left_as_it_is");
 
 base::error_reference! {
@@ -254,11 +255,47 @@ base::error_reference! {
         "Give another address with `--metrics`.",
         &[],
     ),
-    // `pgsluice relay` is not offered yet.
-    Failure::Listen { .. }
-    | Failure::RelayFile { .. }
-    | Failure::NoUser { .. }
-    | Failure::NoVerifier { .. } => nothing_of_its_own(),
+    Failure::Listen { .. } => entry(
+        Doing::Relaying,
+        "The relay's address cannot be used",
+        Failure::Listen {
+            address: ([127, 0, 0, 1], 5433).into(),
+            error: io::Error::other("Address already in use (os error 98)"),
+        },
+        "Another process listens at this address, or this machine does not have it.",
+        "Give another address with `--listen`.",
+        &[RELAY],
+    ),
+    Failure::RelayFile { .. } => entry(
+        Doing::Relaying,
+        "A file that says who may connect cannot be used",
+        Failure::RelayFile {
+            path: "/etc/pgsluice/hba.conf".into(),
+            why: "line 3: type \"hostssh\" is none of local, host, hostssl and hostnossl".to_owned(),
+        },
+        "The file is not there, others may read it though it has passwords, or a line has a mistake. At SIGHUP \
+        the old rules stay.",
+        "Correct the line. `pgsluice user add` writes the file of users.",
+        &[RELAY, ("pgsluice relay", "rules_are_read_again_at_sighup_and_a_mistake_keeps_the_old_ones")],
+    ),
+    Failure::NoUser { .. } => entry(
+        Doing::Relaying,
+        "The relay has no such user",
+        Failure::NoUser { path: "/var/lib/pgsluice/users".into(), name: "sub".to_owned() },
+        "The name is wrong, or the file is that of another relay.",
+        "Run `pgsluice user list` to see the users, and give the relay's `--data-dir` or `--users-file`.",
+        &[("pgsluice relay", "users_are_added_listed_and_removed")],
+    ),
+    Failure::NoVerifier { .. } => entry(
+        Doing::Relaying,
+        "The publisher gives no verifier",
+        Failure::NoVerifier { name: "sub".to_owned(), why: "it has no password".to_owned() },
+        "The role is not there, has no password or one that was stored with `password_encryption = md5`, or \
+        the role of `--source` is no superuser.",
+        "Set the role's password again with `password_encryption = 'scram-sha-256'`, or leave out \
+        `--from-source` and type the password.",
+        &[RELAY],
+    ),
 }
 
 fn at_line(line: usize) -> String {
