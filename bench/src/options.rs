@@ -59,6 +59,12 @@ pub(crate) enum Arm {
     Ours,
     /// pgsluice, which reads WAL and decodes it itself.
     Wal,
+    /// Another build of pgsluice, as [`Arm::Ours`].
+    #[value(skip)]
+    Before,
+    /// Another build of pgsluice, as [`Arm::Wal`].
+    #[value(skip)]
+    BeforeWal,
 }
 
 impl Arm {
@@ -67,7 +73,22 @@ impl Arm {
             Arm::Native => "native",
             Arm::Ours => "ours",
             Arm::Wal => "wal",
+            Arm::Before => "before",
+            Arm::BeforeWal => "before-wal",
         }
+    }
+
+    /// Whether it is this build of pgsluice or another one.
+    pub(crate) fn is_pgsluice(self) -> bool {
+        self != Arm::Native
+    }
+
+    pub(crate) fn is_other_build(self) -> bool {
+        matches!(self, Arm::Before | Arm::BeforeWal)
+    }
+
+    pub(crate) fn reads_wal(self) -> bool {
+        matches!(self, Arm::Wal | Arm::BeforeWal)
     }
 }
 
@@ -120,6 +141,9 @@ pub(crate) struct Options {
     /// Measure one side alone; there is no ratio then.
     #[arg(long, value_name = "SIDE")]
     pub(crate) only: Option<Arm>,
+    /// Another build of pgsluice, which `catchup` measures in native's place.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "only")]
+    pub(crate) before: Option<PathBuf>,
     /// Measure nothing: write the page again from the records.
     #[arg(long)]
     pub(crate) document: bool,
@@ -154,6 +178,8 @@ impl Options {
     pub(crate) fn order(&self, repeat: u32) -> Vec<Arm> {
         let mut arms = match (self.only, self.bench, self.source) {
             (Some(arm), ..) => return vec![arm],
+            (_, Bench::Catchup, Source::Logical) if self.before.is_some() => vec![Arm::Before, Arm::Ours],
+            (_, Bench::Catchup, Source::Wal) if self.before.is_some() => vec![Arm::BeforeWal, Arm::Wal],
             (None, Bench::PublisherCost, _) => vec![Arm::Native, Arm::Wal],
             (None, _, Source::Wal) => vec![Arm::Native, Arm::Ours, Arm::Wal],
             (None, _, Source::Logical) => vec![Arm::Native, Arm::Ours],
@@ -169,7 +195,7 @@ impl Options {
         let sized = self.quick || self.rows.is_some() || self.transactions.is_some();
         let sized = sized || self.clients.is_some() || self.scale.is_some() || self.wal_mb.is_some();
         let sized = sized || (self.bench == Bench::Fanout && self.seconds.is_some());
-        !sized && self.only.is_none() && self.repeats() >= REPEATS
+        !sized && self.only.is_none() && self.before.is_none() && self.repeats() >= REPEATS
     }
 
     /// The arguments that repeat the measurement, without the place of the result and what to keep.
@@ -190,6 +216,7 @@ impl Options {
         words
             .extend((self.connections != CONNECTIONS).then(|| format!("--connections {}", self.connections)));
         words.extend((self.source == Source::Wal).then(|| "--source wal".to_owned()));
+        words.extend(self.before.iter().map(|_| "--before PROGRAM".to_owned()));
         words.extend(self.only.map(|arm| format!("--only {}", arm.name())));
         words.join(" ")
     }
@@ -217,7 +244,9 @@ mod tests {
     fn only_whole_runs_go_to_the_documents() {
         assert!(options(&["copy"]).out().ends_with("docs/benchmarks"));
         assert!(options(&["copy", "--major=15", "--case=one-table"]).out().ends_with("docs/benchmarks"));
-        for partial in ["--quick", "--only=ours", "--rows=5", "--repeats=1", "--scale=3", "--wal-mb=9"] {
+        for partial in
+            ["--quick", "--only=ours", "--before=/x", "--rows=5", "--repeats=1", "--scale=3", "--wal-mb=9"]
+        {
             assert!(options(&["copy", partial]).out().ends_with("target/benchmarks"), "{partial}");
         }
     }
@@ -241,5 +270,7 @@ mod tests {
         let options = options(&["catchup", "--source=wal"]);
         assert_eq!(options.order(1), [Arm::Wal, Arm::Ours, Arm::Native]);
         assert_eq!(options.repeatable(), "catchup --source wal");
+        let beside = super::tests::options(&["catchup", "--source=wal", "--before=/x"]);
+        assert_eq!(beside.order(0), [Arm::BeforeWal, Arm::Wal]);
     }
 }

@@ -55,7 +55,7 @@ fn run_case(options: &Options, say: &Say, major: Major, backlog: &Backlog) -> Re
     if backlog.slow.is_none() {
         // Slow storage has no such limit: a side that reads ahead waits less than one session that
         // writes sets.
-        for arm in options.order(0).into_iter().filter(|arm| *arm != Arm::Native) {
+        for arm in options.order(0).into_iter().filter(|arm| arm.is_pgsluice() && !arm.is_other_build()) {
             let limit = ready.limit(backlog, arm)?;
             say.line(&format!(
                 "{name}: {}'s walsender alone {:.2} s ({:.2} CPU s), sets alone {:.2} s ({:.2} CPU s)",
@@ -102,12 +102,18 @@ impl Compared {
 fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared> {
     /// At least as fast as with a logical slot.
     const GOAL_BESIDE_LOGICAL: f64 = 1.0;
+    /// Differences of a few per cent are noise.
+    const GOAL_BESIDE_BEFORE: f64 = 0.95;
     let compare = |name: String, goal: f64, stock: Arm, ours: Arm| {
         let mut case = ready.case(backlog, name, goal);
         let words: Vec<&str> =
             (ours == Arm::Wal).then_some(["--source-mode", "wal"]).into_iter().flatten().collect();
         if ours == Arm::Wal {
             case.source = "wal".to_owned();
+        }
+        if stock.is_other_build() {
+            case.sides = [stock.name().into(), "pgsluice".into()];
+            case.what.push_str(", beside another build of pgsluice, which stands as native in the table");
         }
         let words = [words.as_slice(), backlog.words].concat();
         if !words.is_empty() {
@@ -122,6 +128,17 @@ fn compared(options: &Options, ready: &Ready, backlog: &Backlog) -> Vec<Compared
         Compared { case, stock, ours }
     };
     let name = backlog.case;
+    let before = options.before.as_ref().map(|_| match options.source {
+        Source::Logical => {
+            compare(format!("{name}-beside-before"), GOAL_BESIDE_BEFORE, Arm::Before, Arm::Ours)
+        }
+        Source::Wal => {
+            compare(format!("{name}-wal-beside-before"), GOAL_BESIDE_BEFORE, Arm::BeforeWal, Arm::Wal)
+        }
+    });
+    if let Some(before) = before {
+        return vec![before];
+    }
     let logical = || compare(name.to_owned(), backlog.goal, Arm::Native, Arm::Ours);
     let wal = || compare(format!("{name}-wal"), backlog.goal_wal, Arm::Native, Arm::Wal);
     let beside = || compare(format!("{name}-wal-beside-logical"), GOAL_BESIDE_LOGICAL, Arm::Ours, Arm::Wal);
@@ -151,6 +168,7 @@ pub(crate) fn prepare(
 ) -> Result<Ready> {
     let settings = [backlog.settings(major).as_slice(), more].concat();
     let mut rig = Rig::with(major, options.connections, &settings)?;
+    rig.before.clone_from(&options.before);
     let tables = backlog.tables.join(", ");
     rig.pair.both(DB, &format!("{MARK}{}", backlog.schema))?;
     rig.pair.source.sql(DB, &backlog.rows)?;
@@ -198,8 +216,10 @@ impl Ready {
         rig.unpark(arm)?;
         let walsender = match arm {
             // The mark is one more.
-            Arm::Native | Arm::Ours => walsender_alone(rig, &slot(arm), self.written.transactions + 1)?,
-            Arm::Wal => wal_alone(rig, &slot(arm), self.window.start, self.window.end)?,
+            Arm::Native | Arm::Ours | Arm::Before => {
+                walsender_alone(rig, &slot(arm), self.written.transactions + 1)?
+            }
+            Arm::Wal | Arm::BeforeWal => wal_alone(rig, &slot(arm), self.window.start, self.window.end)?,
         };
         rig.drop_slots()?;
         let sets = writing_alone(rig, backlog, arm)?;
@@ -254,7 +274,7 @@ pub(crate) fn join(rig: &Rig, arm: Arm) -> Result<Option<Sluice>> {
             })?;
             Ok(None)
         }
-        Arm::Ours | Arm::Wal => {
+        _ => {
             let mut sluice = rig.run_sluice(arm)?;
             // A row that arrives by the stream proves that all tables have joined.
             rig.pair.source.sql(DB, "INSERT INTO mark VALUES (0) ON CONFLICT DO NOTHING")?;
@@ -338,7 +358,7 @@ fn catch_up(
     }
     let start = |probe: &Probe| match arm {
         Arm::Native => probe.row(&format!("ALTER SUBSCRIPTION {NAME} ENABLE")).map(|_| None),
-        Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
+        _ => rig.run_sluice(arm).map(Some),
     };
     let was = Aftermath::look(rig, &backlog.tables)?;
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, window))?;

@@ -106,7 +106,7 @@ fn copy(rig: &mut Rig, shape: &Shape, arm: Arm) -> Result<Run> {
     rig.settle()?;
     let start = |probe: &Probe| match arm {
         Arm::Native => probe.row(&rig.create_subscription()).map(|_| None),
-        Arm::Ours | Arm::Wal => rig.run_sluice(arm).map(Some),
+        _ => rig.run_sluice(arm).map(Some),
     };
     let (mut run, sluice) = measure(rig, start, |probe| look(probe, shape, arm))?;
     run.equal = rig.is_equal(&shape.tables);
@@ -130,7 +130,7 @@ fn look(probe: &Probe, shape: &Shape, arm: Arm) -> Result<Look> {
         }
         // The table appears with the first start.
         Arm::Ours | Arm::Wal if number("SELECT count(to_regclass('pgsluice.copied_table'))")? == 0 => 0,
-        Arm::Ours | Arm::Wal => number("SELECT count(*) FROM pgsluice.copied_table WHERE finished")?,
+        _ => number("SELECT count(*) FROM pgsluice.copied_table WHERE finished")?,
     };
     Ok(Look { value, done: finished == shape.tables.len() as u64 })
 }

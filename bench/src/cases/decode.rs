@@ -270,7 +270,7 @@ fn run_job(options: &Options, say: &Say, major: Major, job: &Job) -> Result<Case
         for arm in options.order(repeat) {
             let (run, sent) = match arm {
                 Arm::Native => stage.walsender(job)?,
-                Arm::Ours | Arm::Wal => stage.ours(job)?,
+                _ => stage.ours(job)?,
             };
             counts.push(sent);
             runs.push((arm, run));

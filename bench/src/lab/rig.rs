@@ -50,7 +50,7 @@ pub(crate) fn settings(connections: u32) -> Vec<(&'static str, String)> {
 pub(crate) fn slot(arm: Arm) -> String {
     match arm {
         Arm::Native => NAME.to_owned(),
-        Arm::Ours | Arm::Wal => format!("pgsluice_{NAME}"),
+        _ => format!("pgsluice_{NAME}"),
     }
 }
 
@@ -65,6 +65,8 @@ pub(crate) struct Rig {
     connections: u32,
     /// Extra arguments for pgsluice.
     pub(crate) words: Vec<String>,
+    /// The other build of pgsluice.
+    pub(crate) before: Option<std::path::PathBuf>,
     slow: Option<SlowReads>,
 }
 
@@ -79,7 +81,7 @@ impl Rig {
         let all = || settings(connections).into_iter().chain(more.iter().cloned());
         let builder = || all().fold(Cluster::builder(major), set);
         let pair = Pair::with(builder(), builder())?;
-        Ok(Rig { pair, connections, words: Vec::new(), slow: None })
+        Ok(Rig { pair, connections, words: Vec::new(), before: None, slow: None })
     }
 
     /// Makes the subscriber read slowly from its next start on.
@@ -170,7 +172,7 @@ impl Rig {
     }
 
     fn copy_slot(&self, arm: Arm, from: &str, to: &str) -> Result<()> {
-        let kind = if arm == Arm::Wal { "physical" } else { "logical" };
+        let kind = if arm.reads_wal() { "physical" } else { "logical" };
         self.pair.source.sql(DB, &format!("SELECT pg_copy_{kind}_replication_slot('{from}', '{to}')"))?;
         Ok(())
     }
@@ -209,7 +211,7 @@ impl Rig {
         let connections = self.connections.to_string();
         let arguments = [
             "--source-mode",
-            if arm == Arm::Wal { "wal" } else { "logical" },
+            if arm.reads_wal() { "wal" } else { "logical" },
             "--publication",
             NAME,
             "--subscription",
@@ -218,7 +220,12 @@ impl Rig {
             &connections,
         ];
         let more = self.words.iter().map(String::as_str);
-        Sluice::run(&self.pair, &arguments.into_iter().chain(more).collect::<Vec<_>>())
+        let arguments: Vec<&str> = std::iter::once("run").chain(arguments).chain(more).collect();
+        let command = match self.before.as_deref().filter(|_| arm.is_other_build()) {
+            Some(program) => Sluice::command_of(program, &self.pair, &arguments),
+            None => Sluice::command(&self.pair, &arguments)?,
+        };
+        Sluice::start(command)
     }
 
     /// Whether both ends hold the same rows; says what differs.

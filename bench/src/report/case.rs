@@ -151,8 +151,8 @@ impl Case {
 
     pub(crate) fn add(&mut self, arm: Arm, run: Run) {
         match arm {
-            Arm::Native => self.stock.push(run),
-            Arm::Ours | Arm::Wal => self.ours.push(run),
+            Arm::Native | Arm::Before | Arm::BeforeWal => self.stock.push(run),
+            _ => self.ours.push(run),
         }
     }
 

@@ -133,7 +133,10 @@ async fn subscription(subscriber: &Session, name: &str) -> Result<Subscription, 
     let row = subscriber.query_opt(&sql, &[&name]).await;
     let row = row.map_err(|error| server(&doing)(subscriber.error(error)))?;
     let Some(row) = row else {
-        return refuse(Refusal::NoSubscription { name: name.to_owned(), place: subscriber.describe().to_owned() });
+        return refuse(Refusal::NoSubscription {
+            name: name.to_owned(),
+            place: subscriber.describe().to_owned(),
+        });
     };
     let (oid, slot, enabled): (u32, Option<String>, bool) = (row.get(0), row.get(1), row.get(2));
     let (two_phase, failover, readable): (String, bool, bool) = (row.get(3), row.get(4), row.get(5));

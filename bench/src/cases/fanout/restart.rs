@@ -102,7 +102,7 @@ fn run_case(options: &Options, say: &Say, major: Major, name: &str, load: &Load)
 fn slots(arm: Arm, repeat: u32, count: usize) -> Vec<String> {
     match arm {
         Arm::Native => vec![format!("one{repeat}")],
-        Arm::Ours | Arm::Wal => names(&format!("all{repeat}_"), count),
+        _ => names(&format!("all{repeat}_"), count),
     }
 }
 
