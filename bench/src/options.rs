@@ -74,7 +74,7 @@ impl Arm {
             Arm::Ours => "ours",
             Arm::Wal => "wal",
             Arm::Before => "before",
-            Arm::BeforeWal => "before-wal",
+            Arm::BeforeWal => "before_wal",
         }
     }
 

@@ -24,7 +24,7 @@ use catalog::{Catalog, Look};
 use client::{ConnInfo, Replication, Wire};
 use output::{Decoder, Publications};
 use source::segments::Segments;
-use testkit::{Cluster, Major, process};
+use testkit::{Cluster, Major, process, wait_for};
 use txn::DirSpool;
 use types::Settings;
 
@@ -423,7 +423,14 @@ impl Stage {
         Ok(first(&self.cluster, &sql)?.parse()?)
     }
 
+    /// Waits until the walsender of the session before has noticed that it is gone.
+    fn slot_is_free(&self) -> Result<()> {
+        let active = format!("SELECT active FROM pg_replication_slots WHERE slot_name = '{SLOT}'");
+        wait_for("the slot to be free", SILENCE_MAX, || Ok(first(&self.cluster, &active)? == "f"))
+    }
+
     fn walsender(&self, job: &Job) -> Result<(Run, Sent)> {
+        self.slot_is_free()?;
         let started = Instant::now();
         let url = self.cluster.url(DB);
         let reading = || self.runtime.block_on(read(&url, self.commits, job.streaming));
@@ -433,6 +440,7 @@ impl Stage {
 
     /// The most memory of its own that the walsender takes for the same WAL.
     fn walsender_resident(&self, job: &Job) -> Result<u64> {
+        self.slot_is_free()?;
         let url = self.cluster.url(DB);
         let has_ended = AtomicBool::new(false);
         std::thread::scope(|scope| {

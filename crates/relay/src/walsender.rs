@@ -245,11 +245,11 @@ impl<'a> Walsender<'a> {
             .next()
             .map_err(|error| Ended::Refused(Told::new(code::IO_ERROR, error.to_string())))?;
         match next {
-            Next::Bytes(bytes) => {
+            Next::Frames(portion) => {
                 self.is_dry = false;
-                self.figures.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                self.figures.sent(last_lsn(&bytes));
-                self.writer.push(bytes);
+                self.figures.bytes.fetch_add(portion.bytes.len() as u64, Ordering::Relaxed);
+                self.figures.sent(portion.last);
+                self.writer.push(portion.bytes);
             }
             Next::Dry => {
                 self.is_dry = true;
@@ -344,41 +344,5 @@ impl<'a> Walsender<'a> {
             }
         }
         Ok(())
-    }
-}
-
-/// The greatest position in frames of `CopyData` that have `XLogData`. Messages that are not the
-/// last of their callback have none.
-fn last_lsn(frames: &[u8]) -> Lsn {
-    /// The frame's kind and length, the message's kind, and its position.
-    const HEAD_SIZE: usize = 1 + 4 + 1 + 8;
-    let (mut rest, mut last) = (frames, 0);
-    while let Some(head) = rest.first_chunk::<HEAD_SIZE>() {
-        let [_, l0, l1, l2, l3, _, lsn @ ..] = *head;
-        last = last.max(u64::from_be_bytes(lsn));
-        let size = 1 + u32::from_be_bytes([l0, l1, l2, l3]) as usize;
-        rest = rest.get(size.max(HEAD_SIZE)..).unwrap_or_default();
-    }
-    Lsn::new(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_position_of_several_frames_is_found() {
-        let frame = |lsn: u64, text: &[u8]| {
-            let mut body = vec![b'w'];
-            body.extend_from_slice(&lsn.to_be_bytes());
-            body.extend_from_slice(&[0; 16]);
-            body.extend_from_slice(text);
-            let length = u32::try_from(body.len() + 4).unwrap();
-            [&b"d"[..], &length.to_be_bytes(), &body].concat()
-        };
-        let frames = [frame(0, b"R"), frame(200, b"I and more"), frame(0, b"R")].concat();
-        assert_eq!(last_lsn(&frames), Lsn::new(200));
-        assert_eq!(last_lsn(&[]), Lsn::INVALID);
-        assert_eq!(last_lsn(&frames[..20]), Lsn::INVALID);
     }
 }

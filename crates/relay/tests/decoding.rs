@@ -145,7 +145,7 @@ fn ours(form: &FormHandle, from: Lsn) -> Vec<Vec<u8>> {
     let (mut bytes, mut all) = (BytesMut::new(), Vec::new());
     loop {
         match cursor.next().unwrap() {
-            Next::Bytes(more) => bytes.extend_from_slice(&more),
+            Next::Frames(more) => bytes.extend_from_slice(&more.bytes),
             Next::Dry => break,
             Next::Evicted => panic!("evicted"),
         }

@@ -8,17 +8,14 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::error::Error;
-use crate::scan::{Frames, Open, Role, frame_size, message, role, whole_size};
-use crate::shared::{Chapter, Found, Shared};
-
-/// Bytes that are read from a file at once.
-const READ_SIZE: usize = 256 << 10;
+use crate::scan::{Frames, Open, Role, last_lsn, message, role};
+use crate::shared::{Chapter, Found, Portion, Shared};
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Whole frames. Sent one after the other, they are what the reader must get.
-    Bytes(Bytes),
+    /// These frames.
+    Frames(Portion),
     /// Nothing more is there.
     Dry,
     /// What comes next was not kept. The reader must enter somewhere else.
@@ -80,8 +77,6 @@ pub struct Cursor {
     stage: Stage,
     /// What is handed out before anything else is read.
     ready: VecDeque<Bytes>,
-    /// Bytes to read from a file at once.
-    read_size: usize,
     looks: u64,
 }
 
@@ -134,7 +129,6 @@ impl Cursor {
             at,
             stage: Stage::Seeking { from, walk },
             ready: VecDeque::new(),
-            read_size: READ_SIZE,
             looks: 0,
             shared,
         }
@@ -160,21 +154,14 @@ impl Cursor {
     pub fn next(&mut self) -> Result<Next, Error> {
         loop {
             if let Some(bytes) = self.ready.pop_front() {
-                return Ok(Next::Bytes(bytes));
+                return Ok(Next::Frames(Portion { last: last_lsn(&bytes), bytes }));
             }
-            let found = self.shared.state().find(self.at, self.read_size);
-            let bytes = match found {
-                Found::Memory(bytes) => bytes,
+            let found = self.shared.state().find(self.at);
+            let portion = match found {
+                Found::Memory(portion) => portion,
                 Found::File(place) => {
-                    let bytes = place.read()?;
-                    let whole = whole_size(&bytes);
-                    // A frame is in one file, and may be larger than what is read at once.
-                    self.read_size = READ_SIZE;
-                    if whole == 0 {
-                        self.read_size = frame_size(&bytes).unwrap_or(READ_SIZE).max(READ_SIZE);
-                        continue;
-                    }
-                    bytes.slice(..whole)
+                    let portion = place.read()?;
+                    self.shared.state().was_read(&place, portion, self.at)
                 }
                 Found::Gone => return Ok(Next::Evicted),
                 Found::Dry => {
@@ -183,12 +170,12 @@ impl Cursor {
                     return Ok(Next::Dry);
                 }
             };
-            self.at += bytes.len() as u64;
+            self.at += portion.bytes.len() as u64;
             if let Stage::Sending = self.stage {
                 self.note();
-                return Ok(Next::Bytes(bytes));
+                return Ok(Next::Frames(portion));
             }
-            self.walk(&bytes);
+            self.walk(&portion.bytes);
             self.note();
         }
     }

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
+use base::Lsn;
 
 use crate::error::Error;
+use crate::shared::Portion;
 
 /// A file of this size is complete.
 const FILE_SIZE: u64 = 16 << 20;
@@ -20,6 +21,8 @@ pub(crate) struct Files {
     /// Where files are made.
     dir: PathBuf,
     files: VecDeque<Part>,
+    /// A piece of at least this many bytes is complete.
+    piece_bytes: u64,
 }
 
 /// Of all tracks of this process, which may share a directory.
@@ -30,29 +33,46 @@ struct Part {
     start: u64,
     end: u64,
     file: Arc<File>,
+    /// All its bytes, in their order.
+    pieces: Vec<Piece>,
 }
 
-/// Bytes in a file, to be read without a lock.
+/// Whole frames, which are read at once.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    start: u64,
+    end: u64,
+    /// See [`Portion::last`].
+    last: Lsn,
+}
+
+/// A piece of a file, to be read without a lock.
 #[derive(Debug)]
 pub(crate) struct InFile {
     file: Arc<File>,
     within: u64,
-    size: usize,
+    piece: Piece,
     dir: PathBuf,
 }
 
 impl InFile {
-    pub(crate) fn read(&self) -> Result<Bytes, Error> {
-        let mut bytes = vec![0; self.size];
+    /// Where it begins in the track.
+    pub(crate) fn start(&self) -> u64 {
+        self.piece.start
+    }
+
+    pub(crate) fn read(&self) -> Result<Portion, Error> {
+        let size = usize::try_from(self.piece.end - self.piece.start).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; size];
         let failed = |error| Error { doing: "read a spilled track in", path: self.dir.clone(), error };
         self.file.read_exact_at(&mut bytes, self.within).map_err(failed)?;
-        Ok(bytes.into())
+        Ok(Portion { bytes: bytes.into(), last: self.piece.last })
     }
 }
 
 impl Files {
-    pub(crate) fn new(dir: PathBuf) -> Files {
-        Files { dir, files: VecDeque::new() }
+    pub(crate) fn new(dir: PathBuf, piece_bytes: u64) -> Files {
+        Files { dir, files: VecDeque::new(), piece_bytes }
     }
 
     /// The bytes in the files.
@@ -67,17 +87,21 @@ impl Files {
         self.files.front().map(|part| part.start)
     }
 
-    /// Appends bytes that begin `at`, which is where the last ones ended.
-    pub(crate) fn append(&mut self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+    /// Appends a portion that begins `at`, which is where the last one ended.
+    pub(crate) fn append(&mut self, at: u64, portion: &Portion) -> Result<(), Error> {
         if self.files.back().is_none_or(|last| last.end - last.start >= FILE_SIZE) {
             let file = Arc::new(self.make()?);
-            self.files.push_back(Part { start: at, end: at, file });
+            self.files.push_back(Part { start: at, end: at, file, pieces: Vec::new() });
         }
         if let Some(last) = self.files.back_mut() {
             debug_assert_eq!(last.end, at);
             let failed = |error| Error { doing: "spill a track into", path: self.dir.clone(), error };
-            last.file.write_all_at(bytes, last.end - last.start).map_err(failed)?;
-            last.end += bytes.len() as u64;
+            last.file.write_all_at(&portion.bytes, last.end - last.start).map_err(failed)?;
+            last.end += portion.bytes.len() as u64;
+            match last.pieces.last_mut().filter(|piece| piece.end - piece.start < self.piece_bytes) {
+                Some(piece) => (piece.end, piece.last) = (last.end, piece.last.max(portion.last)),
+                None => last.pieces.push(Piece { start: at, end: last.end, last: portion.last }),
+            }
         }
         Ok(())
     }
@@ -106,12 +130,14 @@ impl Files {
         self.files.pop_front().map(|part| part.end)
     }
 
-    /// At most `most` bytes from `at` on, if they are here.
-    pub(crate) fn find(&self, at: u64, most: usize) -> Option<InFile> {
+    /// The piece that has the byte `at`, if it is here.
+    pub(crate) fn find(&self, at: u64) -> Option<InFile> {
         let number = self.files.partition_point(|part| part.end <= at);
         let part = self.files.get(number).filter(|part| part.start <= at)?;
-        let size = usize::try_from(part.end - at).unwrap_or(most).min(most);
-        Some(InFile { file: Arc::clone(&part.file), within: at - part.start, size, dir: self.dir.clone() })
+        let number = part.pieces.partition_point(|piece| piece.end <= at);
+        let piece = *part.pieces.get(number)?;
+        let within = piece.start - part.start;
+        Some(InFile { file: Arc::clone(&part.file), within, piece, dir: self.dir.clone() })
     }
 }
 
@@ -127,7 +153,7 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let files = Files::new(dir.path().to_owned());
+                    let files = Files::new(dir.path().to_owned(), 1);
                     begin.wait();
                     (0..500).for_each(|_| drop(files.make().unwrap()));
                 });

@@ -41,4 +41,5 @@ mod track;
 
 pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
+pub use shared::Portion;
 pub use track::{Limits, Pushed, TooLong, Track};

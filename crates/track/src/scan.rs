@@ -146,7 +146,43 @@ pub(crate) fn whole_size(bytes: &[u8]) -> usize {
     whole
 }
 
+/// The greatest position in frames of `CopyData` that have `XLogData`. Messages that are not the
+/// last of their callback have none.
+pub(crate) fn last_lsn(frames: &[u8]) -> Lsn {
+    /// The frame's kind and length, the message's kind, and its position.
+    const HEAD_SIZE: usize = 1 + 4 + 1 + 8;
+    let (mut rest, mut last) = (frames, 0);
+    while let Some(head) = rest.first_chunk::<HEAD_SIZE>() {
+        let [_, l0, l1, l2, l3, _, lsn @ ..] = *head;
+        last = last.max(u64::from_be_bytes(lsn));
+        let size = 1 + u32::from_be_bytes([l0, l1, l2, l3]) as usize;
+        rest = rest.get(size.max(HEAD_SIZE)..).unwrap_or_default();
+    }
+    Lsn::new(last)
+}
+
 /// The message in a frame.
 pub(crate) fn message(frame: &[u8]) -> &[u8] {
     frame.get(BEFORE..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_position_of_several_frames_is_found() {
+        let frame = |lsn: u64, text: &[u8]| {
+            let mut body = vec![b'w'];
+            body.extend_from_slice(&lsn.to_be_bytes());
+            body.extend_from_slice(&[0; 16]);
+            body.extend_from_slice(text);
+            let length = u32::try_from(body.len() + 4).unwrap();
+            [&b"d"[..], &length.to_be_bytes(), &body].concat()
+        };
+        let frames = [frame(0, b"R"), frame(200, b"I and more"), frame(0, b"R")].concat();
+        assert_eq!(last_lsn(&frames), Lsn::new(200));
+        assert_eq!(last_lsn(&[]), Lsn::INVALID);
+        assert_eq!(last_lsn(&frames[..20]), Lsn::INVALID);
+    }
 }

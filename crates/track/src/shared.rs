@@ -20,10 +20,11 @@ pub(crate) struct Shared {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Consecutive bytes, the newest part, by their first byte.
-    pub(crate) blocks: VecDeque<(u64, Bytes)>,
+    /// Consecutive portions, the newest part, by their first byte.
+    pub(crate) portions: VecDeque<(u64, Portion)>,
     pub(crate) memory: usize,
     pub(crate) files: Files,
+    pub(crate) recent: Recent,
     /// Where the chapters begin that can be entered.
     pub(crate) chapters: VecDeque<Chapter>,
     /// By cursor, the first byte that it needs.
@@ -33,6 +34,67 @@ pub(crate) struct State {
     pub(crate) floor: u64,
     /// Every transaction that ends at or behind this position ends behind what can be read.
     pub(crate) complete_from: Lsn,
+}
+
+/// Whole frames. Sent one after the other, they are what a reader must get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Portion {
+    /// The frames.
+    pub bytes: Bytes,
+    /// The greatest position that they say. What was cut off in front may have said it, too.
+    pub last: Lsn,
+}
+
+impl Portion {
+    /// What is left of it without its first bytes.
+    fn behind(&self, first: u64) -> Portion {
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        Portion { bytes: self.bytes.slice(first..), last: self.last }
+    }
+}
+
+/// What was read from files last: readers that are near one another read it once.
+#[derive(Debug)]
+pub(crate) struct Recent {
+    /// By their first byte; the latest comes last.
+    pieces: VecDeque<(u64, Portion)>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Recent {
+    pub(crate) fn new(bytes_max: usize) -> Recent {
+        Recent { pieces: VecDeque::new(), bytes: 0, bytes_max }
+    }
+
+    /// The bytes from `at` on.
+    fn find(&self, at: u64) -> Option<Portion> {
+        let has =
+            |(start, portion): &&(u64, Portion)| (*start..start + portion.bytes.len() as u64).contains(&at);
+        self.pieces.iter().rev().find(has).map(|(start, portion)| portion.behind(at - start))
+    }
+
+    /// Keeps the piece that begins at `start`.
+    fn keep(&mut self, start: u64, portion: Portion) {
+        // One that has grown takes the place of what it was.
+        self.forget(|known, _| known == start);
+        self.bytes += portion.bytes.len();
+        self.pieces.push_back((start, portion));
+        while self.bytes > self.bytes_max {
+            let Some((_, oldest)) = self.pieces.pop_front() else { break };
+            self.bytes -= oldest.bytes.len();
+        }
+    }
+
+    /// Forgets what is before `needed`.
+    pub(crate) fn release(&mut self, needed: u64) {
+        self.forget(|_, end| end <= needed);
+    }
+
+    fn forget(&mut self, is_it: impl Fn(u64, u64) -> bool) {
+        self.pieces.retain(|(start, portion)| !is_it(*start, start + portion.bytes.len() as u64));
+        self.bytes = self.pieces.iter().map(|(_, portion)| portion.bytes.len()).sum();
+    }
 }
 
 /// Where a chapter begins.
@@ -47,7 +109,7 @@ pub(crate) struct Chapter {
 
 /// Where bytes are.
 pub(crate) enum Found {
-    Memory(Bytes),
+    Memory(Portion),
     File(InFile),
     Dry,
     Gone,
@@ -60,20 +122,28 @@ impl Shared {
 }
 
 impl State {
-    /// The bytes from `at` on, at most `most` of them.
-    pub(crate) fn find(&self, at: u64, most: usize) -> Found {
+    /// The bytes from `at` on, as far as they are together.
+    pub(crate) fn find(&self, at: u64) -> Found {
         if at < self.floor {
             return Found::Gone;
         }
-        let number = self.blocks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= at);
-        match self.blocks.get(number) {
-            Some((start, bytes)) if *start <= at => {
-                let from = usize::try_from(at - start).unwrap_or(usize::MAX);
-                Found::Memory(bytes.slice(from..))
-            }
+        let number =
+            self.portions.partition_point(|(start, portion)| start + portion.bytes.len() as u64 <= at);
+        match self.portions.get(number) {
+            Some((start, portion)) if *start <= at => Found::Memory(portion.behind(at - start)),
             // Before the first block, or there is none.
-            _ => self.files.find(at, most).map_or(Found::Dry, Found::File),
+            _ => match self.recent.find(at) {
+                Some(portion) => Found::Memory(portion),
+                None => self.files.find(at).map_or(Found::Dry, Found::File),
+            },
         }
+    }
+
+    /// Keeps what was read at `place` for others. Returns the bytes from `at` on.
+    pub(crate) fn was_read(&mut self, place: &InFile, portion: Portion, at: u64) -> Portion {
+        let rest = portion.behind(at - place.start());
+        self.recent.keep(place.start(), portion);
+        rest
     }
 
     pub(crate) fn needs(&mut self, cursor: u64, at: u64) {
@@ -102,5 +172,35 @@ impl Chapter {
     /// The first byte that a reader may need who enters here.
     pub(crate) fn first(&self) -> u64 {
         self.open.streams.values().copied().min().unwrap_or(self.offset).min(self.offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn portion(bytes: &'static [u8]) -> Portion {
+        Portion { bytes: Bytes::from_static(bytes), last: Lsn::new(bytes.len() as u64) }
+    }
+
+    #[test]
+    fn what_was_read_last_is_kept_up_to_its_bound() {
+        let mut recent = Recent::new(8);
+        let found = |recent: &Recent, at: u64| recent.find(at).map(|portion| portion.bytes);
+        recent.keep(10, portion(b"abc"));
+        assert_eq!(found(&recent, 11).as_deref(), Some(&b"bc"[..]));
+        assert!(found(&recent, 9).is_none() && found(&recent, 13).is_none());
+        // A piece that has grown.
+        recent.keep(10, portion(b"abcde"));
+        assert_eq!((found(&recent, 13).as_deref(), recent.bytes), (Some(&b"de"[..]), 5));
+        recent.keep(15, portion(b"fgh"));
+        assert!(found(&recent, 10).is_some());
+        recent.keep(18, portion(b"i"));
+        assert!(found(&recent, 10).is_none() && found(&recent, 15).is_some(), "the oldest goes");
+        recent.release(18);
+        assert!(found(&recent, 15).is_none() && found(&recent, 18).is_some());
+        assert_eq!(recent.bytes, 1);
+        recent.keep(19, portion(b"larger than all"));
+        assert_eq!((recent.bytes, recent.pieces.len()), (0, 0));
     }
 }

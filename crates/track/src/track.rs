@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use base::{Lsn, PgTimestamp};
-use bytes::Bytes;
 use proto::frame::copy_data_header;
 use proto::replication::xlog_data_header;
 use tokio::sync::watch;
@@ -15,12 +14,16 @@ use crate::cursor::{Cursor, Entrance, NotHere};
 use crate::error::Error;
 use crate::files::Files;
 use crate::scan::{BEFORE, Open, Role, role};
-use crate::shared::{Chapter, Shared, State};
+use crate::shared::{Chapter, Portion, Recent, Shared, State};
+
+/// What lies in files is read in as many pieces, or more, for the bytes that may be in memory.
+const PIECES: u64 = 64;
 
 /// The most that a track keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes in memory.
+    /// Bytes in memory, of the newest part. What readers that lag read from files may take as much
+    /// again.
     pub memory_bytes: usize,
     /// Bytes in files.
     pub file_bytes: u64,
@@ -58,6 +61,8 @@ pub struct Track {
     limits: Limits,
     /// What is not visible yet.
     pending: Vec<u8>,
+    /// See [`Portion::last`].
+    pending_last: Lsn,
     /// Where `pending` begins.
     offset: u64,
     open: Open,
@@ -72,9 +77,10 @@ impl Track {
     pub fn new(begins_at: Lsn, limits: Limits) -> Track {
         let chapter = Chapter { offset: 0, complete_from: begins_at, open: Open::default() };
         let state = State {
-            blocks: VecDeque::new(),
+            portions: VecDeque::new(),
             memory: 0,
-            files: Files::new(limits.dir.clone()),
+            files: Files::new(limits.dir.clone(), limits.memory_bytes as u64 / PIECES),
+            recent: Recent::new(limits.memory_bytes),
             chapters: VecDeque::from([chapter]),
             cursors: HashMap::new(),
             next_cursor: 0,
@@ -85,6 +91,7 @@ impl Track {
             shared: Arc::new(Shared { state: Mutex::new(state), tail: watch::Sender::new(0) }),
             limits,
             pending: Vec::new(),
+            pending_last: Lsn::INVALID,
             offset: 0,
             open: Open::default(),
             complete_from: begins_at,
@@ -113,6 +120,7 @@ impl Track {
         self.pending.extend_from_slice(&header);
         self.pending.extend_from_slice(&xlog_data_header(lsn, lsn, at));
         self.pending.extend_from_slice(message);
+        self.pending_last = self.pending_last.max(lsn);
         let role = role(message, &self.open);
         self.open.take(role, begins);
         if let Role::Begin(end) | Role::Single(end) | Role::StreamEnds(_, Some(end)) = role {
@@ -136,13 +144,14 @@ impl Track {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let bytes = Bytes::from(std::mem::take(&mut self.pending));
+        let last = std::mem::replace(&mut self.pending_last, Lsn::INVALID);
+        let portion = Portion { bytes: std::mem::take(&mut self.pending).into(), last };
         let start = self.offset;
-        self.offset += bytes.len() as u64;
+        self.offset += portion.bytes.len() as u64;
         {
             let mut state = self.shared.state();
-            state.memory += bytes.len();
-            state.blocks.push_back((start, bytes));
+            state.memory += portion.bytes.len();
+            state.portions.push_back((start, portion));
             state.complete_from = self.complete_from;
         }
         self.shared.tail.send_replace(self.offset);
@@ -154,28 +163,29 @@ impl Track {
         let mut state = self.shared.state();
         let state = &mut *state;
         let mut failed = None;
-        while state.memory > self.limits.memory_bytes && state.blocks.len() > 1 {
-            let Some((start, bytes)) = state.blocks.front().cloned() else { break };
-            let end = start + bytes.len() as u64;
+        while state.memory > self.limits.memory_bytes && state.portions.len() > 1 {
+            let Some((start, portion)) = state.portions.front().cloned() else { break };
+            let end = start + portion.bytes.len() as u64;
             let least = state.least_needed();
             let is_needed = least.is_some_and(|least| least < end);
-            let spilled = if is_needed { Some(state.files.append(start, &bytes)) } else { None };
+            let spilled = if is_needed { Some(state.files.append(start, &portion)) } else { None };
             if !matches!(spilled, Some(Ok(()))) {
                 state.files.release(u64::MAX);
                 state.raise(end);
             }
             failed = failed.or(spilled.and_then(Result::err));
-            state.blocks.pop_front();
-            state.memory -= bytes.len();
+            state.portions.pop_front();
+            state.memory -= portion.bytes.len();
         }
         if let Some(least) = state.least_needed() {
             state.files.release(least);
+            state.recent.release(least);
         }
         while state.files.size() > self.limits.file_bytes {
             let Some(left) = state.files.drop_oldest() else { break };
             state.raise(left);
         }
-        let first = state.blocks.front().map(|(start, _)| *start);
+        let first = state.portions.front().map(|(start, _)| *start);
         if let Some(start) = state.files.start().or(first) {
             state.raise(start);
         }

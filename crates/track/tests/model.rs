@@ -247,7 +247,7 @@ impl Reader {
     fn read(&mut self, times: usize) {
         for _ in 0..times {
             match self.cursor.next().unwrap() {
-                Next::Bytes(bytes) => self.bytes.extend_from_slice(&bytes),
+                Next::Frames(portion) => self.bytes.extend_from_slice(&portion.bytes),
                 Next::Dry => break,
                 Next::Evicted => {
                     self.is_evicted = true;
@@ -411,7 +411,7 @@ fn nobody_is_woken_for_nothing() {
         stream.track.flush().unwrap();
         cursor.more().await;
     });
-    assert!(matches!(cursor.next().unwrap(), Next::Bytes(_)));
+    assert!(matches!(cursor.next().unwrap(), Next::Frames(_)));
     assert_eq!(cursor.next().unwrap(), Next::Dry);
     assert_eq!(cursor.looks(), 1);
     assert!(cursor.is_level());

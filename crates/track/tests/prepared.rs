@@ -50,8 +50,8 @@ fn commit_prepared(at: u64, track: &mut Track) {
 fn kinds(track: &Track, from: u64) -> String {
     let mut cursor = track.enter(Lsn::new(from)).unwrap();
     let mut bytes = BytesMut::new();
-    while let Next::Bytes(more) = cursor.next().unwrap() {
-        bytes.extend_from_slice(&more);
+    while let Next::Frames(more) = cursor.next().unwrap() {
+        bytes.extend_from_slice(&more.bytes);
     }
     let mut kinds = String::new();
     while let Some(frame) = frame::next(&mut bytes).unwrap() {
