@@ -7,6 +7,7 @@ use client::{RawSession, Replication};
 use listener::Client;
 use proto::backend::{self, TransactionStatus};
 use proto::frame::ServerError;
+use proto::startup::Startup;
 
 use crate::cancel::Cancels;
 use crate::proxy;
@@ -32,16 +33,15 @@ pub async fn serve(client: Client, publisher: &Upstream, cancels: &Cancels, view
     let Client { startup, keys, mut link, seat, .. } = client;
     // The login is over: what is wrong with the session comes behind it, as from a server.
     backend::authentication_ok(&mut link.outbox);
+    if let Err(error) = check_encoding(&startup, &[]) {
+        return refuse(link, *error).await;
+    }
     let mut settings: Vec<(&str, &str)> = Vec::new();
     let mut application_name = "";
     for (name, value) in &startup.settings {
         match name.as_str() {
             "application_name" => application_name = value,
-            "client_encoding" if UTF8.contains(&value.to_ascii_lowercase().as_str()) => {}
-            "client_encoding" => {
-                let message = format!("the relay speaks UTF8 only, and client_encoding is \"{value}\"");
-                return refuse(link, ServerError::new("FATAL", "0A000", &message)).await;
-            }
+            "client_encoding" => {}
             name => settings.push((name, value)),
         }
     }
@@ -66,6 +66,19 @@ pub async fn serve(client: Client, publisher: &Upstream, cancels: &Cancels, view
         Ok((to, from)) => Passed::Ended(to, from),
         Err(error) => Passed::Lost(error),
     }
+}
+
+/// Refuses a client that asks for another encoding than UTF8 or `others`: the relay converts
+/// nothing.
+pub(crate) fn check_encoding(startup: &Startup, others: &[&str]) -> Result<(), Box<ServerError>> {
+    let given = startup.settings.iter().find(|(name, _)| name == "client_encoding");
+    let Some((_, value)) = given else { return Ok(()) };
+    let asked = value.to_ascii_lowercase();
+    if UTF8.iter().chain(others).any(|known| *known == asked) {
+        return Ok(());
+    }
+    let message = format!("the relay speaks UTF8 only, and client_encoding is \"{value}\"");
+    Err(Box::new(ServerError::new("FATAL", "0A000", &message)))
 }
 
 /// The publisher's error as it is, or why there is none.

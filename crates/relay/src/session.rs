@@ -29,6 +29,7 @@ use crate::cancel::{Cancellable, Cancels};
 use crate::create::{SlotOptions, SnapshotWish, boolean};
 use crate::databases::{Databases, FormKey};
 use crate::form::Form;
+use crate::passthrough::check_encoding;
 use crate::receiver::Received;
 use crate::senders::{Senders, Stream};
 use crate::slots::{ActiveSlot, Retention, SlotState, Slots};
@@ -47,6 +48,9 @@ const WAL_MAX: Duration = Duration::from_secs(60);
 const GROUP_BYTES: u64 = 64 << 20;
 /// What every subscriber asks first. Answered here, it needs no session upstream.
 const SEARCH_PATH: &str = "SELECT pg_catalog.set_config('search_path', '', false);";
+
+/// The encoding of a subscriber's database that takes bytes as they are.
+const UNCONVERTED: &str = "sql_ascii";
 
 const TEXT: Oid = Oid(25);
 const INT4: Oid = Oid(23);
@@ -153,7 +157,11 @@ pub async fn serve_replication(client: Client, context: &Context) {
     // The login is over: what is wrong with the session comes behind it, as from a server.
     backend::authentication_ok(&mut link.outbox);
     let role = context.upstream.role_of(&startup.user);
-    let (database, role_oid) = match may_replicate(context, &role, &startup.database).await {
+    let may = match check_encoding(&startup, &[UNCONVERTED]) {
+        Ok(()) => may_replicate(context, &role, &startup.database).await,
+        Err(error) => Err(error),
+    };
+    let (database, role_oid) = match may {
         Ok(oids) => oids,
         Err(error) => {
             backend::error_response(&mut link.outbox, &error);
