@@ -48,9 +48,8 @@ fn changes_of_another_origin_are_left_out() {
         .unwrap_or_else(|error| panic!("{error}: {}", subscriber.one(&any, all)));
         // The same for an origin that a session sets for itself.
         let session = scene.session();
-        session.run(&format!(
-            "SELECT pg_replication_origin_create('{a}'); SELECT pg_replication_origin_session_setup('{a}')"
-        ));
+        session.run(&format!("SELECT pg_replication_origin_create('{a}')"));
+        session.run(&format!("SELECT pg_replication_origin_session_setup('{a}')"));
         session.run("INSERT INTO t VALUES (4, 'elsewhere'); DELETE FROM t WHERE id = 2");
         session.run("SELECT pg_replication_origin_session_reset()");
         session.run(&format!("SELECT pg_replication_origin_drop('{a}'); INSERT INTO t VALUES (5, 'here')"));
@@ -61,7 +60,12 @@ fn changes_of_another_origin_are_left_out() {
         })
         .unwrap_or_else(|error| panic!("{error}: {}", subscriber.one(&any, all)));
         // The subscription wants everything from now on.
+        // The old stream must not confirm what it has left out.
+        scene.at(Way::Direct, "ALTER SUBSCRIPTION {sub} DISABLE");
+        let active = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{sub}' AND active";
+        wait_for("the stream to end", BOUND, || Ok(scene.upstream(Way::Direct, active) == "0")).unwrap();
         scene.at(Way::Direct, "ALTER SUBSCRIPTION {sub} SET (origin = any)");
+        scene.at(Way::Direct, "ALTER SUBSCRIPTION {sub} ENABLE");
         subscriber.sql(&b, "INSERT INTO t VALUES (6, 'subscriber')").unwrap();
         wait_for("the other subscriber", BOUND, || Ok(scene.rows(Way::Direct, &has("id = 6")) == "1"))
             .unwrap();
