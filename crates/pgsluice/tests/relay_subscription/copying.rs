@@ -7,6 +7,15 @@ use testkit::{Major, wait_for};
 use crate::BOUND;
 use crate::stage::{Way, scenario};
 
+/// Stops a writer, also after a panic.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn a_copy_that_meets_a_row_is_tried_again() {
     scenario(Major::V14, |scene| {
@@ -99,8 +108,9 @@ fn tables_are_copied_while_they_are_written() {
                 }
                 round
             });
+            let stops = Stop(&stop);
             scene.subscribe("p", "");
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             assert!(rounds.join().unwrap() > 1, "nobody wrote meanwhile");
         });
         scene.level();
