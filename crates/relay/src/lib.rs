@@ -11,6 +11,8 @@
 //! | `databases` | what is decoded of each database, and for which forms |
 //! | `anchors` | places from which decoding can begin again |
 //! | `receiver`, `fork` | the publisher's WAL, received once and kept; what a failover takes back |
+//! | `archive`, `fill` | WAL that the publisher does not have any more, copied from an archive |
+//! | `trim` | WAL that goes here because the archive has it |
 //! | `slots` | replication slots, and what survives of them |
 //! | `standbys` | WAL waits for those that may take the publisher's place |
 //! | `tidy` | what nobody needs goes: WAL, anchors, slots that are given up |
@@ -25,12 +27,14 @@
 //! publisher's major; `tests/wording.rs` compares with servers of every major.
 
 mod anchors;
+mod archive;
 mod cancel;
 mod create;
 mod databases;
 mod decoding;
 mod error_reference;
 mod feed;
+mod fill;
 mod fork;
 mod form;
 mod lag;
@@ -45,11 +49,13 @@ mod slots;
 mod standbys;
 mod tidy;
 mod told;
+mod trim;
 mod upstream;
 mod views;
 mod walsender;
 
 pub use anchors::Anchors;
+pub use archive::WalArchive;
 pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use databases::{Databases, FormKey, TrackLimits};
@@ -60,10 +66,11 @@ pub use form::{Form, Streams};
 pub use passthrough::{Passed, serve};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
 pub use senders::{Listed, Senders, Stream};
-pub use server::{Relay, RelayAccess, RelayError, RelaySettings, Timeouts};
+pub use server::{ArchiveSettings, Relay, RelayAccess, RelayError, RelaySettings, Timeouts};
 pub use session::{Context, serve_replication};
 pub use slots::{ActiveSlot, Retention, SlotShown, SlotState, Slots};
 pub use told::Told;
+pub use trim::WalKeep;
 pub use upstream::Upstream;
 pub use views::Views;
 pub use walsender::{Ended, RestartOf, Sent, SentShown, Walsender};

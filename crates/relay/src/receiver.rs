@@ -9,20 +9,27 @@
 //!
 //! WAL is synced whenever nothing more has arrived. If the disk is full, the receiver stops to
 //! confirm and tries again, and the connection stays.
+//!
+//! If the publisher does not have the WAL any more that must come next, an archive may have it. The
+//! slot keeps WAL meanwhile, from where it was made anew on. What is copied ends where that begins.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, quote_ident, quote_literal};
 use bytes::Bytes;
 use client::{ConnInfo, Replication, SqlState, Wire};
 use proto::replication::{StandbyStatus, WalsenderMessage, start_physical};
-use source::slot::{identify_system, shown};
+use source::segments::Lineage;
+use source::slot::{Fork, identify_system, shown};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use wal_dir::{Opened, Writer, forks};
+
+use crate::archive::WalArchive;
+use crate::fill::{FillError, Filling, Gap};
 
 /// Between two looks at what is due.
 const LOOK: Duration = Duration::from_millis(100);
@@ -47,6 +54,8 @@ pub struct ReceiverSettings {
     pub status_interval: Duration,
     /// Give up after this much silence; zero: never (`wal_receiver_timeout`).
     pub timeout: Duration,
+    /// What may have WAL that the publisher does not have any more.
+    pub archive: Option<WalArchive>,
 }
 
 /// What the receiver has, for all who want to know.
@@ -58,6 +67,8 @@ pub struct Received {
     server_end: AtomicU64,
     /// WAL before is not needed.
     needed: AtomicU64,
+    /// Of a timeline, WAL before is in an archive, and is not to be kept here.
+    archived: Mutex<(u32, Lsn)>,
     is_full: std::sync::atomic::AtomicBool,
 }
 
@@ -97,8 +108,18 @@ impl Received {
         self.needed.fetch_max(lsn.as_u64(), Ordering::Relaxed);
     }
 
-    fn needed(&self) -> Lsn {
-        Lsn::new(self.needed.load(Ordering::Relaxed))
+    /// Says that WAL of `timeline`, and of those before it, may go before `lsn`, although it may be
+    /// needed: an archive has it.
+    pub(crate) fn is_archived(&self, timeline: u32, lsn: Lsn) {
+        *self.archived.lock().unwrap_or_else(PoisonError::into_inner) = (timeline, lsn);
+    }
+
+    /// WAL before may go.
+    fn goes_before(&self) -> Lsn {
+        let needed = Lsn::new(self.needed.load(Ordering::Relaxed));
+        // What was compared before the publisher left its timeline may have been taken back.
+        let (timeline, archived) = *self.archived.lock().unwrap_or_else(PoisonError::into_inner);
+        if timeline == self.timeline() { needed.max(archived) } else { needed }
     }
 }
 
@@ -138,6 +159,11 @@ pub(crate) enum Kind {
         needed: Lsn,
         error: client::Error,
     },
+    /// Nor does the archive.
+    Fill {
+        needed: Lsn,
+        error: FillError,
+    },
 }
 
 impl From<wal_dir::Error> for ReceiverError {
@@ -172,9 +198,13 @@ impl fmt::Display for ReceiverError {
             ),
             Kind::Gone { slot, needed, error } => write!(
                 f,
-                "the relay needs WAL from {needed} on, and the publisher does not have it any more: {error}; begin with \
-                 an empty data directory, make the subscriptions anew, and let slot \"{slot}\" keep more \
-                 (max_slot_wal_keep_size)"
+                "the relay needs WAL from {needed} on, and the publisher does not have it any more: {error}; give the \
+                 directory that its archive_command fills as wal_archive; or begin with an empty data directory, make \
+                 the subscriptions anew, and let slot \"{slot}\" keep more (max_slot_wal_keep_size)"
+            ),
+            Kind::Fill { needed, error } => write!(
+                f,
+                "the publisher does not have WAL from {needed} on any more, and the archive cannot supply it: {error}"
             ),
         }
     }
@@ -185,7 +215,7 @@ impl std::error::Error for ReceiverError {
         match &self.0 {
             Kind::Client { error, .. } | Kind::Gone { error, .. } => Some(error),
             Kind::Source(error) => Some(error),
-            Kind::Wal(error) => Some(error),
+            Kind::Wal(error) | Kind::Fill { error: FillError::Write(error), .. } => Some(error),
             _ => None,
         }
     }
@@ -202,6 +232,16 @@ impl ReceiverError {
         }
     }
 
+    /// Whether somebody must bring WAL back to the archive, so that the same may come many times.
+    #[must_use]
+    pub fn waits_for_archive(&self) -> bool {
+        matches!(self.0, Kind::Fill { .. })
+    }
+
+    fn is_gone(&self) -> bool {
+        matches!(self.0, Kind::Gone { .. })
+    }
+
     /// Whether another attempt may help.
     #[must_use]
     pub fn is_passing(&self) -> bool {
@@ -209,7 +249,8 @@ impl ReceiverError {
             Kind::Client { error, .. } => !error.is_configuration(),
             Kind::Source(error) => !error.is_configuration(),
             Kind::Wal(error) => error.is_full() || error.fork().is_some(),
-            Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } => true,
+            Kind::Fill { error: FillError::Write(error), .. } => error.is_full(),
+            Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } | Kind::Fill { .. } => true,
             Kind::OtherSystem { .. } | Kind::OtherHistory { .. } | Kind::Gone { .. } => false,
         }
     }
@@ -222,7 +263,29 @@ pub struct Receiver {
     is_empty: bool,
     /// The system whose WAL the directory has, once it is known.
     system_id: Option<u64>,
+    publisher: Publisher,
+    /// The slot does not keep the WAL that is needed.
+    gives_up_slot: bool,
     received: Arc<Received>,
+}
+
+/// The publisher, when it was last connected to.
+#[derive(Debug, Default)]
+struct Publisher {
+    timeline: u32,
+    /// Where it left earlier timelines, if it is on another one than the WAL that is kept.
+    forks: Vec<Fork>,
+    /// It keeps WAL from there on.
+    slot_at: Lsn,
+}
+
+/// How a gap ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Filled {
+    /// The publisher has what comes next, or was asked not to wait for it.
+    Done,
+    /// The slot is not behind the gap.
+    SlotIsOfNoUse,
 }
 
 /// One connection.
@@ -252,7 +315,15 @@ impl Receiver {
         system_id: Option<u64>,
         received: Arc<Received>,
     ) -> Receiver {
-        let receiver = Receiver { settings, writer, is_empty: opened == Opened::Empty, system_id, received };
+        let receiver = Receiver {
+            settings,
+            writer,
+            is_empty: opened == Opened::Empty,
+            system_id,
+            publisher: Publisher::default(),
+            gives_up_slot: false,
+            received,
+        };
         receiver.note();
         receiver
     }
@@ -264,8 +335,77 @@ impl Receiver {
     /// The server cannot be reached, is another one, does not have that WAL, or ends the stream; or
     /// WAL cannot be kept.
     pub async fn run(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
+        let mut has_given_up = false;
+        loop {
+            let gone = match self.stream(stop).await {
+                Err(error) if error.is_gone() => error,
+                ended => return ended,
+            };
+            let Some(archive) = self.settings.archive.clone() else { return Err(gone) };
+            match self.fill(archive, stop)? {
+                Filled::Done if stop.is_cancelled() => return Ok(()),
+                Filled::Done => has_given_up = false,
+                Filled::SlotIsOfNoUse if has_given_up => return Err(gone),
+                Filled::SlotIsOfNoUse => (self.gives_up_slot, has_given_up) = (true, true),
+            }
+        }
+    }
+
+    async fn stream(&mut self, stop: &CancellationToken) -> Result<(), ReceiverError> {
         let mut streaming = self.connect().await?;
         streaming.run(stop).await
+    }
+
+    /// Copies from an archive what the publisher does not have any more, as far as the slot or the
+    /// next fork, or until `stop` is cancelled.
+    fn fill(&mut self, archive: WalArchive, stop: &CancellationToken) -> Result<Filled, ReceiverError> {
+        let (needed, segment_size) = (self.writer.end(), archive.segment_size());
+        let Publisher { timeline, forks, slot_at } = &self.publisher;
+        let slot_at = Lsn::new(slot_at.as_u64() / segment_size * segment_size);
+        let fork = forks.iter().find(|fork| fork.timeline == self.writer.timeline());
+        let until = fork.map_or(slot_at, |fork| fork.end.min(slot_at));
+        if until <= needed {
+            return Ok(Filled::SlotIsOfNoUse);
+        }
+        let (dir, system_id) = (archive.dir().display().to_string(), self.system_id.unwrap_or_default());
+        let lineage = Lineage { timeline: *timeline, forks: forks.clone(), segment_size };
+        let gap = Gap { archive, lineage, system_id, until };
+        let failed = |error| ReceiverError(Kind::Fill { needed, error });
+        let mut filling = self.blocking(|receiver| Filling::start(gap, &receiver.writer)).map_err(failed)?;
+        tracing::info!(
+            "the publisher does not have WAL from {needed} on any more: reading it up to {until} in {dir}"
+        );
+        let mut is_done = false;
+        while !is_done && !stop.is_cancelled() {
+            let copied = self.blocking(|receiver| filling.segment(&mut receiver.writer));
+            // Also what came before an error.
+            self.sync()?;
+            is_done = copied.map_err(failed)?;
+            self.remove()?;
+        }
+        tracing::info!("WAL up to {} came from {dir}", self.writer.end());
+        Ok(Filled::Done)
+    }
+
+    /// Does what may take its time, while others go on.
+    fn blocking<T>(&mut self, run: impl FnOnce(&mut Receiver) -> T) -> T {
+        tokio::task::block_in_place(|| run(self))
+    }
+
+    /// Makes durable what was written. Returns whether anything was.
+    fn sync(&mut self) -> Result<bool, ReceiverError> {
+        let before = self.received.synced();
+        let synced = self.blocking(|receiver| receiver.writer.sync())?;
+        self.note();
+        self.received.synced.store(synced.as_u64(), Ordering::Relaxed);
+        Ok(synced > before)
+    }
+
+    /// Removes segments that are not to be kept.
+    fn remove(&mut self) -> Result<(), ReceiverError> {
+        // What is not durable is needed, whatever anybody says.
+        self.writer.remove_before(self.received.goes_before().min(self.received.synced()))?;
+        Ok(())
     }
 
     /// Takes back WAL from `at` on, which the publisher does not have any more.
@@ -290,7 +430,9 @@ impl Receiver {
             return Err(ReceiverError(Kind::OtherSystem { known, found: system_id }));
         }
         self.system_id = Some(system_id);
-        let slot_at = slot(&mut wire, &self.settings.slot).await?;
+        let slot_at = slot(&mut wire, &self.settings.slot, self.gives_up_slot).await?;
+        self.gives_up_slot = false;
+        self.publisher = Publisher { timeline, forks: Vec::new(), slot_at };
         if self.is_empty {
             self.writer.begin(timeline, slot_at);
             self.is_empty = false;
@@ -327,6 +469,8 @@ impl Streaming<'_> {
             let (kept, end) = (self.receiver.writer.timeline(), self.receiver.writer.end());
             let text = self.history(timeline).await?;
             let left = forks(&text).ok_or_else(|| unread("the history", &text))?;
+            self.receiver.publisher.forks =
+                left.iter().map(|&(timeline, end)| Fork { timeline, end }).collect();
             let Some(number) = left.iter().position(|(of, _)| *of == kept).filter(|_| kept < timeline) else {
                 return Err(ReceiverError(Kind::OtherHistory { kept, end, found: timeline }));
             };
@@ -388,7 +532,7 @@ impl Streaming<'_> {
             {
                 wants_reply |= self.take(frame).await?;
             }
-            if self.sync()? || wants_reply {
+            if self.receiver.sync()? || wants_reply {
                 self.report(false).await?;
             }
         }
@@ -466,16 +610,6 @@ impl Streaming<'_> {
         Ok(())
     }
 
-    /// Makes durable what was written. Returns whether anything was.
-    fn sync(&mut self) -> Result<bool, ReceiverError> {
-        let before = self.receiver.received.synced();
-        // The disk may take its time, and others go on.
-        let synced = tokio::task::block_in_place(|| self.receiver.writer.sync())?;
-        self.receiver.note();
-        self.receiver.received.synced.store(synced.as_u64(), Ordering::Relaxed);
-        Ok(synced > before)
-    }
-
     /// What is due now and then.
     async fn look(&mut self) -> Result<(), ReceiverError> {
         let silent = self.last_heard.elapsed();
@@ -490,10 +624,7 @@ impl Streaming<'_> {
         }
         if self.last_removal.elapsed() >= REMOVE {
             self.last_removal = Instant::now();
-            // What is not durable is needed, whatever anybody says.
-            self.receiver
-                .writer
-                .remove_before(self.receiver.received.needed().min(self.receiver.received.synced()))?;
+            self.receiver.remove()?;
         }
         Ok(())
     }
@@ -530,23 +661,31 @@ impl Streaming<'_> {
     }
 
     async fn finish(&mut self) -> Result<(), ReceiverError> {
-        self.sync()?;
+        self.receiver.sync()?;
         self.report(false).await
     }
 }
 
-/// Where the slot is; it is made if there is none.
-async fn slot(wire: &mut Wire, name: &str) -> Result<Lsn, ReceiverError> {
+/// Where the slot is; it is made if there is none. One that has lost WAL, or is `given_up`, is made
+/// anew, so that the publisher keeps the WAL from now on.
+async fn slot(wire: &mut Wire, name: &str, mut given_up: bool) -> Result<Lsn, ReceiverError> {
     let doing = format!("use the physical slot \"{name}\"");
     let sql = format!(
-        "SELECT restart_lsn FROM pg_catalog.pg_replication_slots WHERE slot_type = 'physical' AND slot_name = {}",
+        "SELECT restart_lsn, wal_status FROM pg_catalog.pg_replication_slots
+          WHERE slot_type = 'physical' AND slot_name = {}",
         quote_literal(name)
     );
     for _ in 0..2 {
         let rows = query(wire, &doing, &sql).await?;
         if let Some(row) = rows.first() {
-            let at = row.first().and_then(|at| at.as_deref()?.parse().ok());
-            return at.ok_or_else(|| answer(&doing, &rows));
+            let value = |at: usize| row.get(at).and_then(Option::as_deref);
+            if !given_up && value(1) != Some("lost") {
+                let at = value(0).and_then(|at| at.parse().ok());
+                return at.ok_or_else(|| answer(&doing, &rows));
+            }
+            given_up = false;
+            query(wire, &doing, &format!("DROP_REPLICATION_SLOT {}", quote_ident(name))).await?;
+            tracing::warn!("the publisher's replication slot \"{name}\" has lost WAL, and is made anew");
         }
         let command = format!("CREATE_REPLICATION_SLOT {} PHYSICAL {MADE}", quote_ident(name));
         match wire.query(&command).await {

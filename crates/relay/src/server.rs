@@ -13,9 +13,11 @@ use listener::{Arrival, Door, Limits, Rules, Socket, Tls, UserMap};
 use proto::frame::ServerError;
 use proto::startup::Purpose;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wal_dir::Writer;
 
+use crate::archive::WalArchive;
 use crate::cancel::Cancels;
 use crate::databases::{Databases, TrackLimits};
 use crate::decoding::Decoding;
@@ -27,11 +29,14 @@ use crate::session::{Context, serve_replication};
 use crate::slots::{Retention, Slots};
 use crate::standbys;
 use crate::tidy::tidy;
+use crate::trim::{WalKeep, trim};
 use crate::upstream::Upstream;
 use crate::views::Views;
 
 /// Between two attempts to receive WAL.
 const RETRY: Duration = Duration::from_secs(1);
+/// Between two warnings of the same segment that the archive lacks.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// How long the relay waits for its publisher when it starts.
 const FIRST_WAL: Duration = Duration::from_secs(60);
 
@@ -57,8 +62,19 @@ pub struct RelaySettings {
     pub timeouts: Timeouts,
     /// When slots are given up.
     pub retention: Retention,
+    /// What has WAL that neither the publisher nor the data directory has any more.
+    pub archive: Option<ArchiveSettings>,
     /// `synchronized_standby_slots`: physical slots whose standbys must have WAL first.
     pub synchronized_standby_slots: Vec<String>,
+}
+
+/// The archive that a relay falls back on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveSettings {
+    /// `wal_archive`: the directory that the publisher's `archive_command` fills.
+    pub dir: PathBuf,
+    /// How much WAL stays in the data directory nevertheless.
+    pub keep: WalKeep,
 }
 
 /// Times of PostgreSQL's settings of the same names.
@@ -102,6 +118,8 @@ pub enum RelayError {
         /// That of the publisher.
         system: u64,
     },
+    /// What was given as an archive is a server's own WAL.
+    ArchiveIsPgWal(PathBuf),
     /// WAL cannot be kept.
     Wal(wal_dir::Error),
     /// WAL cannot be received.
@@ -133,6 +151,12 @@ impl fmt::Display for RelayError {
                  give another --data-dir, or the publisher that this one is of",
                 dir.display()
             ),
+            RelayError::ArchiveIsPgWal(dir) => write!(
+                f,
+                "{} is a server's own pg_wal, which has WAL that may not be flushed: give the directory that \
+                 archive_command or pg_receivewal fills as wal_archive",
+                dir.display()
+            ),
             RelayError::Wal(error) => error.fmt(f),
             RelayError::Receiver(error) => error.fmt(f),
         }
@@ -150,6 +174,7 @@ impl std::error::Error for RelayError {}
 /// A relay that is ready for clients.
 pub struct Relay {
     synchronized_standby_slots: Vec<String>,
+    trims: Option<(WalArchive, WalKeep)>,
     context: Arc<Context>,
     door: Arc<Door>,
     receiver: Receiver,
@@ -189,6 +214,13 @@ impl Relay {
         let opened = Writer::open(&dir.join("wal"), publisher.segment_size).map_err(RelayError::Wal)?;
         belongs_to(dir, publisher.system)?;
         let readers = opened.0.readers();
+        let archive = settings.archive.as_ref().map(|archive| archived(archive, publisher.segment_size));
+        let archive = archive.transpose()?;
+        if let Some(archive) = &archive {
+            readers.fall_back_on(Arc::new(archive.clone()));
+        }
+        let keep = settings.archive.map(|archive| archive.keep).filter(|keep| keep.is_limited());
+        let trims = archive.clone().zip(keep);
         if !settings.synchronized_standby_slots.is_empty() {
             readers.limit(Lsn::INVALID);
         }
@@ -206,6 +238,7 @@ impl Relay {
             application_name: settings.name.clone(),
             status_interval: settings.timeouts.wal_receiver_status_interval,
             timeout: settings.timeouts.wal_receiver_timeout,
+            archive,
         };
         let system = Some(publisher.system);
         let receiver = Receiver::new(receiver, opened, system, Arc::clone(&received));
@@ -231,7 +264,7 @@ impl Relay {
         let door = Arc::new(Door::new(settings.rules, settings.tls, settings.limits));
         let context = Arc::new(context);
         let synchronized_standby_slots = settings.synchronized_standby_slots;
-        Ok(Relay { synchronized_standby_slots, context, door, receiver })
+        Ok(Relay { synchronized_standby_slots, trims, context, door, receiver })
     }
 
     /// Who may connect, to reload it.
@@ -251,7 +284,7 @@ impl Relay {
     /// # Errors
     /// WAL cannot be received or kept any more.
     pub async fn run(self, socket: TcpListener) -> Result<(), RelayError> {
-        let Relay { synchronized_standby_slots, context, door, mut receiver } = self;
+        let Relay { synchronized_standby_slots, trims, context, door, mut receiver } = self;
         let receiving = {
             let context = Arc::clone(&context);
             async move { receive(&mut receiver, &context).await }
@@ -265,6 +298,9 @@ impl Relay {
         };
         let _ = tokio::time::timeout(FIRST_WAL, come).await;
         tokio::spawn(tidy(Arc::clone(&context)));
+        if let Some((archive, keep)) = trims {
+            tokio::spawn(trim(Arc::clone(&context), archive, keep));
+        }
         if !synchronized_standby_slots.is_empty() {
             let readers = context.readers.clone();
             tokio::spawn(standbys::hold(Arc::clone(&context), synchronized_standby_slots, readers));
@@ -298,6 +334,7 @@ impl Relay {
 /// Receives WAL, again and again, until stopped.
 async fn receive(receiver: &mut Receiver, context: &Context) -> Result<(), RelayError> {
     let stop = &context.stop;
+    let mut warned: Option<(String, Instant)> = None;
     loop {
         let ended = receiver.run(stop).await;
         if let Err(error) = &ended
@@ -315,7 +352,15 @@ async fn receive(receiver: &mut Receiver, context: &Context) -> Result<(), Relay
         match ended {
             Ok(()) => return Ok(()),
             Err(error) if error.fork().is_some() => {}
-            Err(error) if error.is_passing() => tracing::warn!("{}; trying again", with_causes(&error)),
+            Err(error) if error.is_passing() => {
+                let told = with_causes(&error);
+                let is_known =
+                    |(before, at): &(String, Instant)| *before == told && at.elapsed() < WARN_EVERY;
+                if !error.waits_for_archive() || !warned.as_ref().is_some_and(is_known) {
+                    tracing::warn!("{told}; trying again");
+                    warned = Some((told, Instant::now()));
+                }
+            }
             Err(error) => return Err(RelayError::Receiver(error)),
         }
         tokio::select! {
@@ -349,6 +394,18 @@ async fn serve(door: &Door, context: &Arc<Context>, stream: tokio::net::TcpStrea
         Err(refused) if refused.said_nothing() => {}
         Err(refused) => tracing::info!("{refused}"),
     }
+}
+
+/// The archive to fall back on. One that is not there now may be there when it is needed.
+fn archived(settings: &ArchiveSettings, segment_size: u64) -> Result<WalArchive, RelayError> {
+    let dir = &settings.dir;
+    if source::segments::is_pg_wal(dir) {
+        return Err(RelayError::ArchiveIsPgWal(dir.clone()));
+    }
+    if let Err(error) = std::fs::read_dir(dir) {
+        tracing::warn!("cannot read {}, which is to be the archive of WAL: {error}", dir.display());
+    }
+    Ok(WalArchive::new(dir.clone(), segment_size))
 }
 
 /// Checks that what the directory has is of this system, which an empty one remembers.

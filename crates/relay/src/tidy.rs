@@ -4,6 +4,8 @@
 //! WAL  |---- goes ----|---------------------- stays ---------------------->
 //!                     least of: anchors that slots name; the publisher's latest redo
 //! ```
+//! WAL that stays may be in an archive only: see `trim`.
+//!
 //! The order is that of rule L2, point 3: slots, anchors, WAL. A database without a slot has no
 //! anchors. Its next slot begins with a look at the catalogs, and that needs WAL from the redo
 //! position of the publisher's latest checkpoint on.

@@ -71,6 +71,7 @@ impl Stage {
             application_name: "relay".to_owned(),
             status_interval: Duration::from_secs(1),
             timeout: Duration::from_secs(30),
+            archive: None,
         };
         let mut receiver = Receiver::new(settings, opened, None, Arc::clone(&received));
         let stop = CancellationToken::new();

@@ -33,6 +33,7 @@ fn settings(cluster: &Cluster) -> ReceiverSettings {
         application_name: "relay".to_owned(),
         status_interval: Duration::from_secs(1),
         timeout: Duration::from_secs(30),
+        archive: None,
     }
 }
 

@@ -60,6 +60,7 @@ fn relay(publisher: &Cluster, dir: &Path) -> Running {
         tracks: TrackLimits::default(),
         timeouts: Timeouts::default(),
         retention: Retention::default(),
+        archive: None,
         synchronized_standby_slots: Vec::new(),
     };
     let runtime = Runtime::new().unwrap();

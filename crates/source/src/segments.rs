@@ -38,6 +38,8 @@ const SEGMENT_SIZE_AT: usize = 32;
 const HEADER_BYTES: usize = 40;
 /// Hexadecimal digits: eight of the timeline and sixteen of the segment.
 const NAME_DIGITS: usize = 24;
+/// What may stand behind the name of a whole segment.
+const WHOLE_ENDINGS: [&str; 4] = ["", ".gz", ".lz4", ".zst"];
 
 /// Files that are not the expected WAL.
 #[derive(Debug)]
@@ -156,7 +158,7 @@ enum Compression {
 }
 
 /// A file that was opened somewhere in its middle.
-enum Opened {
+enum Middle {
     At(Box<dyn Read + Send>),
     /// It ends before that place, after `bytes` bytes.
     Ends {
@@ -215,21 +217,21 @@ impl Segment {
 
     /// Opens the file at `within`. A compressed file may end before that, or be damaged there while
     /// it `grows`.
-    fn open_at(&self, within: u64, grows: bool) -> Result<Opened> {
+    fn open_at(&self, within: u64, grows: bool) -> Result<Middle> {
         let mut file = BufReader::new(File::open(&self.path).map_err(io_at(&self.path))?);
         if self.compression == Compression::None {
             file.seek(SeekFrom::Start(within)).map_err(io_at(&self.path))?;
-            return Ok(Opened::At(Box::new(file)));
+            return Ok(Middle::At(Box::new(file)));
         }
         let opened = self.decompress(file).and_then(|mut file| {
             let skipped = io::copy(&mut file.by_ref().take(within), &mut io::sink());
             match skipped.map_err(io_at(&self.path))? {
-                skipped if skipped == within => Ok(Opened::At(file)),
-                bytes => Ok(Opened::Ends { bytes }),
+                skipped if skipped == within => Ok(Middle::At(file)),
+                bytes => Ok(Middle::Ends { bytes }),
             }
         });
         match opened {
-            Err(_) if grows => Ok(Opened::Ends { bytes: 0 }),
+            Err(_) if grows => Ok(Middle::Ends { bytes: 0 }),
             opened => opened,
         }
     }
@@ -509,6 +511,62 @@ pub fn is_pg_wal(dir: &Path) -> bool {
     dir.join("archive_status").is_dir()
 }
 
+/// A whole segment that was opened somewhere in its middle.
+pub struct Opened {
+    /// The segment's file.
+    pub path: PathBuf,
+    /// The bytes up to the segment's end. Reading fails if the file ends before.
+    pub bytes: Box<dyn Read + Send>,
+}
+
+/// Opens the whole segment of a server's WAL that has `lsn`, at that place. The segment is found by
+/// its name, so it does not matter how many files the directory has.
+///
+/// # Errors
+/// The segment is missing, or ends before `lsn`. A file that was written to within `settled` is not
+/// whole yet.
+pub fn open_whole(place: &Path, of: &Lineage, lsn: Lsn, settled: Duration) -> Result<Opened> {
+    let name = name(of.timeline_at(lsn), lsn, of.segment_size);
+    for ending in WHOLE_ENDINGS {
+        let path = place.join(format!("{name}{ending}"));
+        let Some(segment) = Segment::of(&path) else { continue };
+        if !path.try_exists().map_err(io_at(&path))? || !settled.is_zero() && !segment.is_settled(settled)? {
+            continue;
+        }
+        let within = lsn.as_u64() % of.segment_size;
+        return match segment.open_at(within, false)? {
+            Middle::At(bytes) => {
+                let (at, wanted) = (within, of.segment_size);
+                let bytes = Box::new(Rest { bytes, at, wanted, path: path.clone() });
+                Ok(Opened { path, bytes })
+            }
+            Middle::Ends { bytes } => Err(Error::new(Kind::Short { path, bytes, wanted: of.segment_size })),
+        };
+    }
+    Err(Error::new(Kind::Missing { name, lsn, place: place.to_owned() }))
+}
+
+/// The rest of a segment, which must be there.
+struct Rest {
+    bytes: Box<dyn Read + Send>,
+    at: u64,
+    wanted: u64,
+    path: PathBuf,
+}
+
+impl Read for Rest {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.wanted - self.at).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.bytes.read(&mut buffer[..left])?;
+        if read == 0 && left > 0 {
+            let short = Kind::Short { path: self.path.clone(), bytes: self.at, wanted: self.wanted };
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, Error::new(short)));
+        }
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
 /// The name of the segment that has `lsn`.
 #[must_use]
 pub fn name(timeline: u32, lsn: Lsn, segment_size: u64) -> String {
@@ -588,9 +646,9 @@ impl Bytes<'_> {
         let file = match &mut self.open {
             Some(file) => file,
             open => match segment.open_at(within, all.grows)? {
-                Opened::At(file) => open.insert(file),
-                Opened::Ends { bytes } if all.is_followed(number) => return Err(all.short_of(segment, bytes)),
-                Opened::Ends { .. } => return Ok(None),
+                Middle::At(file) => open.insert(file),
+                Middle::Ends { bytes } if all.is_followed(number) => return Err(all.short_of(segment, bytes)),
+                Middle::Ends { .. } => return Ok(None),
             },
         };
         let wanted = usize::try_from(size - within).unwrap_or(self.piece).min(self.piece);
@@ -926,5 +984,49 @@ mod tests {
         assert!(read > SIZE / 8 && read < SIZE, "{read}");
         assert_eq!(all(&found, 3 * SIZE + 8192).unwrap().len() as u64, read - 8192);
         assert_eq!(all(&found, 4 * SIZE - 8192).unwrap(), [0_u8; 0]);
+    }
+
+    #[test]
+    fn a_whole_segment_is_opened_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: String, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+        let of = lineage(2, &[(1, 5 * SIZE)]);
+        let open = |lsn: u64, settled| open_whole(dir.path(), &of, Lsn::new(lsn), settled);
+        let rest = |lsn: u64| -> io::Result<Vec<u8>> {
+            let mut bytes = Vec::new();
+            open(lsn, Duration::ZERO).map_err(io::Error::other)?.bytes.read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        for (number, ending, pack) in [
+            (4, "", <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>),
+            (5, ".gz", gzip),
+            (6, ".lz4", lz4),
+            (7, ".zst", zstd),
+        ] {
+            let timeline = if number < 5 { 1 } else { 2 };
+            put(name(timeline, number) + ending, &pack(&segment(number)));
+            // What follows the whole segment does not belong to it.
+            for within in [0, 8192 + 5] {
+                let mut bytes = vec![0; (SIZE - within) as usize];
+                let at = number * SIZE + within;
+                open(at, Duration::ZERO).unwrap().bytes.read_exact(&mut bytes).unwrap();
+                assert!(bytes == segment(number)[within as usize..], "{number} from {within}");
+            }
+            // A file that ends early says so, wherever it is read from.
+            put(name(timeline, number) + ending, &pack(&segment(number)[..9000]));
+            for within in [0, 8192, 9001] {
+                let error = rest(number * SIZE + within).unwrap_err().to_string();
+                let is_short = error.contains("has 9000 bytes of the 1048576 of a segment");
+                assert!(is_short || ending.is_empty() && within > 9000, "{number} from {within}: {error}");
+            }
+        }
+        // Neither a file that is being written nor another timeline's counts.
+        put(name(2, 8) + ".partial", &segment(8));
+        put(name(1, 8), &segment(8));
+        let error = open(8 * SIZE, Duration::ZERO).err().unwrap();
+        assert!(error.is_missing() && error.to_string().contains("000000020000000000000008"), "{error}");
+        put(name(2, 8), &segment(8));
+        assert!(open(8 * SIZE, Duration::from_secs(60)).is_err_and(|error| error.is_missing()));
+        open(8 * SIZE, Duration::ZERO).unwrap();
     }
 }

@@ -25,6 +25,7 @@ mod parts;
 mod reader;
 mod record;
 mod rmgr;
+mod whole;
 
 pub use error::Error;
 pub use fields::Fields;
@@ -36,3 +37,4 @@ pub use parts::{Block, Blocks, Fork, Parts};
 pub use reader::{Reader, Records, Start};
 pub use record::Record;
 pub use rmgr::Rmgr;
+pub use whole::Whole;

@@ -40,6 +40,11 @@ pub(crate) enum Kind {
         at: Lsn,
         oldest: Lsn,
     },
+    /// They are not kept any more, and cannot be had elsewhere either.
+    Older {
+        at: Lsn,
+        error: io::Error,
+    },
     /// More was received than the new timeline has of its predecessor.
     PastFork {
         end: Lsn,
@@ -110,6 +115,7 @@ impl fmt::Display for Error {
             Kind::Removed { at, oldest } => {
                 write!(f, "WAL of {at} is not kept any more; the oldest that is kept is {oldest}")
             }
+            Kind::Older { at, error } => write!(f, "WAL of {at} is not kept here any more, and {error}"),
             Kind::PastFork { end, fork, timeline } => write!(
                 f,
                 "WAL was received up to {end}, but timeline {timeline} begins at {fork}: the server that was promoted \
@@ -123,7 +129,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0 {
-            Kind::Io { error, .. } => Some(error),
+            Kind::Io { error, .. } | Kind::Older { error, .. } => Some(error),
             _ => None,
         }
     }

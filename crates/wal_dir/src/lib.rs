@@ -16,12 +16,16 @@
 //! | after a crash, nothing is believed that was not synced | the segment that was not complete comes again, from its beginning |
 //! | one process writes | a lock on the file `lock` |
 //!
+//! WAL may be removed here that readers still need, if something else has it ([`Older`]). They
+//! notice nothing of it.
+//!
 //! A server that leaves a timeline copies the segment in which it does, and goes on in the copy
 //! ([`Writer::follow_timeline`]). So the file of the older timeline is needed only up to there.
 
 mod error;
 mod error_reference;
 mod names;
+mod older;
 mod reader;
 mod shared;
 mod writer;
@@ -29,6 +33,7 @@ mod writer;
 pub use error::Error;
 pub use error_reference::error_reference;
 pub use names::forks;
+pub use older::Older;
 pub use reader::{Piece, Reader, Readers};
 pub use shared::Fork;
 pub use writer::{Opened, Writer};

@@ -1,15 +1,18 @@
 //! Reads WAL at any place, up to what is written.
 
-use std::fs::File;
-use std::io;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use base::Lsn;
 use tokio::sync::watch;
 
 use crate::error::{Error, Kind};
+use crate::older::Older;
 use crate::shared::Shared;
 
 /// Bytes that are read at once.
@@ -25,9 +28,25 @@ pub struct Reader {
     /// Everything before is written. It is asked for only when it is reached.
     end: Lsn,
     generation: u64,
-    open: Option<(u64, File)>,
+    open: Option<(u64, Place)>,
     buffer: Vec<u8>,
     looks: u64,
+}
+
+/// Where a segment is read.
+enum Place {
+    Kept(File),
+    /// Comes in order, from the reader's position on.
+    Older(Box<dyn Read + Send>),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Kept(file) => file.fmt(f),
+            Place::Older(_) => f.write_str("Older"),
+        }
+    }
 }
 
 /// Makes readers of a directory's WAL. Clones are of the same directory.
@@ -44,9 +63,35 @@ impl Readers {
     /// Makes a reader that begins at `from`.
     ///
     /// # Errors
-    /// WAL of that place is not kept any more.
+    /// WAL of that place is not kept any more, and nothing else may have it.
     pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
         Reader::new(Arc::clone(&self.shared), from)
+    }
+
+    /// Has all readers read WAL from `older` that is not kept any more. The first one counts.
+    pub fn fall_back_on(&self, older: Arc<dyn Older>) {
+        let _ = self.shared.older.set(older);
+    }
+
+    /// The first byte that is kept.
+    #[must_use]
+    pub fn oldest(&self) -> Lsn {
+        self.shared.oldest()
+    }
+
+    /// The timeline of the segment that has `lsn`.
+    #[must_use]
+    pub fn timeline_of(&self, lsn: Lsn) -> u32 {
+        self.shared.timeline_of(lsn.as_u64() / self.shared.segment_size)
+    }
+
+    /// When the whole segment that has `lsn` was written to for the last time; `None` if there is
+    /// none.
+    #[must_use]
+    pub fn written_at(&self, lsn: Lsn) -> Option<SystemTime> {
+        let number = lsn.as_u64() / self.shared.segment_size;
+        let path = self.shared.path(self.shared.timeline_of(number), number, false);
+        fs::metadata(path).and_then(|segment| segment.modified()).ok()
     }
 
     /// Everything before may be read.
@@ -73,6 +118,12 @@ pub enum Piece<'a> {
 }
 
 impl Reader {
+    /// A reader of what is written now, also where readers may not read it yet.
+    pub(crate) fn of_written(shared: Arc<Shared>, from: Lsn) -> Result<Reader, Error> {
+        let end = Lsn::new(shared.written.load(Ordering::Acquire));
+        Ok(Reader { end, ..Reader::new(shared, from)? })
+    }
+
     fn new(shared: Arc<Shared>, from: Lsn) -> Result<Reader, Error> {
         let ends = shared.end.subscribe();
         let reader = Reader {
@@ -103,13 +154,17 @@ impl Reader {
 
     fn check(&self) -> Result<(), Error> {
         let (at, oldest) = (self.position, self.shared.oldest());
-        if at < oldest { Err(Error(Kind::Removed { at, oldest })) } else { Ok(()) }
+        if at < oldest && self.shared.older.get().is_none() {
+            Err(Error(Kind::Removed { at, oldest }))
+        } else {
+            Ok(())
+        }
     }
 
     /// Returns the next bytes, if any are written.
     ///
     /// # Errors
-    /// WAL of this place is not kept any more, or cannot be read.
+    /// WAL of this place is not kept any more, or cannot be read. It may be tried again.
     #[allow(clippy::should_implement_trait, reason = "what it gives is borrowed from it")]
     pub fn next(&mut self) -> Result<Piece<'_>, Error> {
         if self.position >= self.end && !self.look() {
@@ -120,11 +175,23 @@ impl Reader {
         let wanted = (size - within).min(self.end.as_u64() - self.position.as_u64());
         let wanted = usize::try_from(wanted).unwrap_or(PIECE_SIZE).min(PIECE_SIZE);
         self.open(number)?;
-        let Some((_, file)) = &self.open else { return Ok(Piece::Dry) };
         self.buffer.resize(wanted, 0);
-        let path = || self.shared.path(self.shared.timeline_of(number), number, false);
-        file.read_exact_at(&mut self.buffer, within).map_err(|error| Error::io("read", path())(error))?;
         let at = self.position;
+        let read = match &mut self.open {
+            None => return Ok(Piece::Dry),
+            Some((_, Place::Kept(file))) => {
+                let path = || self.shared.path(self.shared.timeline_of(number), number, false);
+                let read = file.read_exact_at(&mut self.buffer, within);
+                read.map_err(|error| Error::io("read", path())(error))
+            }
+            Some((_, Place::Older(bytes))) => {
+                bytes.read_exact(&mut self.buffer).map_err(|error| Error(Kind::Older { at, error }))
+            }
+        };
+        if let Err(error) = read {
+            self.open = None;
+            return Err(error);
+        }
         self.position = Lsn::new(at.as_u64() + wanted as u64);
         Ok(Piece::Bytes(at, &self.buffer))
     }
@@ -141,18 +208,21 @@ impl Reader {
         self.position < self.end
     }
 
-    /// Opens the segment with this number. It may get its final name meanwhile.
+    /// Opens the segment with this number. It may get its final name meanwhile, or go.
     fn open(&mut self, number: u64) -> Result<(), Error> {
         if self.open.as_ref().is_some_and(|(open, _)| *open == number) {
             return Ok(());
         }
         let timeline = self.shared.timeline_of(number);
+        if self.open_older(number, timeline)? {
+            return Ok(());
+        }
         let [whole, partial] = [false, true].map(|is_partial| self.shared.path(timeline, number, is_partial));
         let mut failed = None;
         for path in [&whole, &partial, &whole] {
             match File::open(path) {
                 Ok(file) => {
-                    self.open = Some((number, file));
+                    self.open = Some((number, Place::Kept(file)));
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => failed = Some(error),
@@ -160,7 +230,19 @@ impl Reader {
             }
         }
         self.check()?;
+        if self.open_older(number, timeline)? {
+            return Ok(());
+        }
         Err(Error::io("open", whole)(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into())))
+    }
+
+    /// Opens a segment that is not kept any more. Returns whether that is so.
+    fn open_older(&mut self, number: u64, timeline: u32) -> Result<bool, Error> {
+        let at = self.position;
+        let Some(older) = self.shared.older_than_kept(at) else { return Ok(false) };
+        let bytes = older.open(timeline, at).map_err(|error| Error(Kind::Older { at, error }))?;
+        self.open = Some((number, Place::Older(bytes)));
+        Ok(true)
     }
 
     /// Waits until more is written than was read. Cancel safe. Returns at once if the writer is

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use base::Lsn;
 use tokio::sync::watch;
 
 use crate::names::SegmentName;
+use crate::older::Older;
 
 /// Where a timeline was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(crate) struct Shared {
     pub(crate) timelines: Mutex<Timelines>,
     /// The first byte that is kept.
     pub(crate) oldest: AtomicU64,
+    /// What has WAL before that.
+    pub(crate) older: OnceLock<Arc<dyn Older>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -64,6 +67,11 @@ impl Shared {
 
     pub(crate) fn oldest(&self) -> Lsn {
         Lsn::new(self.oldest.load(Ordering::Acquire))
+    }
+
+    /// What has WAL of `at`, if it is not kept any more.
+    pub(crate) fn older_than_kept(&self, at: Lsn) -> Option<&Arc<dyn Older>> {
+        self.older.get().filter(|_| at < self.oldest())
     }
 
     pub(crate) fn path(&self, timeline: u32, number: u64, is_partial: bool) -> PathBuf {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use base::Lsn;
 use tokio::sync::watch;
@@ -77,6 +77,7 @@ impl Writer {
             generation: AtomicU64::new(0),
             timelines: Mutex::new(found.timelines.clone()),
             oldest: AtomicU64::new(oldest.as_u64()),
+            older: OnceLock::new(),
         };
         let writer = Writer {
             shared: Arc::new(shared),
@@ -137,6 +138,15 @@ impl Writer {
     /// As there.
     pub fn reader(&self, from: Lsn) -> Result<Reader, Error> {
         self.readers().reader(from)
+    }
+
+    /// A reader of what is written now, although others may not read it yet
+    /// ([`Readers::limit`]).
+    ///
+    /// # Errors
+    /// As [`Readers::reader`].
+    pub fn reader_of_written(&self, from: Lsn) -> Result<Reader, Error> {
+        Reader::of_written(Arc::clone(&self.shared), from)
     }
 
     /// Writes bytes that begin `at`. They can be read at once, and are durable after the next
@@ -277,7 +287,8 @@ impl Writer {
     }
 
     /// Takes back WAL from `at` on, which the server does not have any more. The next bytes begin
-    /// there. Readers that have read more must not be used any more.
+    /// there; or at the beginning of its segment, if that is not kept any more. Readers that have
+    /// read more must not be used any more.
     ///
     /// # Errors
     /// A file cannot be changed. It can be tried again.
@@ -286,18 +297,22 @@ impl Writer {
             return Ok(());
         }
         let size = self.shared.segment_size;
-        let (last, within) = (at.as_u64() / size, at.as_u64() % size);
+        let last = at.as_u64() / size;
         self.open = None;
+        let is_kept = at >= self.shared.oldest();
+        let at = if is_kept { at } else { self.begin_again(last)? };
+        let within = at.as_u64() % size;
         (self.end, self.synced) = (at, self.synced.min(at));
         self.show();
         self.shared.generation.fetch_add(1, Ordering::Release);
         // The newest first, so that a crash leaves no hole.
         let mut found = Found::look(&self.shared.dir, size)?;
         found.segments.sort_unstable_by_key(|name| std::cmp::Reverse(name.number));
-        for name in found.segments.iter().filter(|name| name.timeline == self.timeline && name.number >= last)
-        {
+        let begun = SegmentName { timeline: self.timeline, number: last, is_partial: true };
+        let goes = |name: &&SegmentName| name.timeline == self.timeline && name.number >= last;
+        for name in found.segments.iter().filter(goes) {
             let path = self.shared.dir.join(name.text(size));
-            if name.number > last || within == 0 {
+            if name.number > last || within == 0 && (is_kept || *name != begun) {
                 fs::remove_file(&path).map_err(Error::io("remove", path))?;
             } else if !name.is_partial {
                 let partial = self.shared.path(self.timeline, last, true);
@@ -305,6 +320,17 @@ impl Writer {
             }
         }
         sync_dir(&self.shared.dir)
+    }
+
+    /// Begins at a segment before all that are kept. Returns where that is. After a crash, its file
+    /// says that WAL goes on there.
+    fn begin_again(&mut self, number: u64) -> Result<Lsn, Error> {
+        self.open_segment(number)?;
+        self.open = None;
+        self.sync_dir()?;
+        let at = number * self.shared.segment_size;
+        self.shared.oldest.store(at, Ordering::Release);
+        Ok(Lsn::new(at))
     }
 
     /// Removes complete segments that end at or before `lsn`, and returns their number. Readers

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use indicatif::MultiProgress;
 use listener::{AccessTable, CertificateMaps, Limits, Rules, TableError, Tls, TlsFiles, UserMap, Users};
-use relay::{Relay, RelayAccess, RelayError, RelaySettings, Retention, Timeouts, TrackLimits};
+use relay::{
+    ArchiveSettings, Relay, RelayAccess, RelayError, RelaySettings, Retention, Timeouts, TrackLimits, WalKeep,
+};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -49,6 +51,7 @@ pub(crate) async fn relay(table: &RelayTable) -> anyhow::Result<Code> {
             idle_replication_slot_timeout: Some(table.wal.idle_replication_slot_timeout.0)
                 .filter(|timeout| !timeout.is_zero()),
         },
+        archive: archive(table),
         synchronized_standby_slots: table.wal.synchronized_standby_slots.clone(),
     };
     let stop = CancellationToken::new();
@@ -80,6 +83,12 @@ async fn open(
             },
         }
     }
+}
+
+fn archive(table: &RelayTable) -> Option<ArchiveSettings> {
+    let dir = table.wal.wal_archive.clone()?;
+    let time = Some(table.wal.wal_keep_time.0).filter(|time| !time.is_zero());
+    Some(ArchiveSettings { dir, keep: WalKeep { bytes: table.wal.wal_keep_size.0, time } })
 }
 
 fn limits(table: &RelayTable) -> Limits {

@@ -170,6 +170,34 @@ pub(crate) struct Wal {
     /// Invalidate a slot that nobody has read for this long; 0 means no limit
     #[arg(long, default_value = "0", value_name = "DURATION")]
     pub(crate) idle_replication_slot_timeout: Seconds,
+
+    /// Read WAL that the publisher or the data directory does not have any more from this directory
+    ///
+    /// The publisher's archive_command or pg_receivewal fills it. Files may be uncompressed, or
+    /// compressed with gzip, lz4 or zstd. If the publisher has removed WAL that the relay needs,
+    /// the relay makes its slot anew and copies the missing segments from here.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wal_archive: Option<PathBuf>,
+
+    /// Keep at most this much WAL in the data directory if wal_archive has the rest; -1 means no
+    /// limit
+    ///
+    /// WAL that slots still need goes once wal_archive has the same bytes, and is read there when
+    /// it is needed. A segment that wal_archive does not have stays. Slots are not invalidated.
+    #[arg(
+        long,
+        default_value = "-1",
+        value_name = "SIZE",
+        allow_negative_numbers = true,
+        requires = "wal_archive"
+    )]
+    pub(crate) wal_keep_size: MegabytesMax,
+
+    /// Keep WAL at most this long in the data directory if wal_archive has it; 0 means no limit
+    ///
+    /// As wal_keep_size, for segments that were received longer ago than this.
+    #[arg(long, default_value = "0", value_name = "DURATION", requires = "wal_archive")]
+    pub(crate) wal_keep_time: Seconds,
 }
 
 impl RelayTable {

@@ -2,6 +2,7 @@
 //!
 //! | file | has |
 //! | --- | --- |
+//! | `archive` | WAL that the publisher or the relay has removed comes from the publisher's archive |
 //! | `failover` | a promoted standby is followed, and what it lacks is taken back |
 //! | `moving` | a subscription that goes to a relay and comes back |
 //! | `retention` | slots that are given up, and what goes with the last slot |
@@ -10,6 +11,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod archive;
 mod failover;
 mod moving;
 mod retention;

@@ -26,7 +26,7 @@ use source::stream::Heard;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use txn::Block;
-use wal::{Reader, Start};
+use wal::{Reader, Start, Whole};
 
 use super::{POLL, SETTLED, hand_over};
 use crate::decoded::Decoded;
@@ -58,15 +58,6 @@ pub(crate) struct Growing {
     pub(crate) patience: Duration,
     /// Tells the status what is waited for.
     pub(crate) figures: Arc<Decoded>,
-}
-
-/// How much of the directory's WAL is good.
-#[derive(Debug, Clone, Copy)]
-struct Good {
-    /// The start of the last record.
-    last: Lsn,
-    /// Up to here everything was handed over.
-    end: Lsn,
 }
 
 /// Why a look went no further.
@@ -126,7 +117,8 @@ impl Growing {
     /// Ends when the receiver is gone.
     fn read(&self, heard: &Heard, out: &mpsc::Sender<Bytes>) -> Result<(), Error> {
         tracing::info!("following WAL from {} on in {}", self.from, self.dir.display());
-        let mut good = Good { last: self.last, end: self.from };
+        // What is handed over stays so, whatever the files contain later.
+        let mut good = Whole { last: self.last, end: self.from };
         let mut read_to = self.from;
         let mut directory = Directory::default();
         let mut trouble = Trouble::default();
@@ -164,7 +156,7 @@ impl Growing {
     fn read_there(
         &self,
         found: &Segments,
-        good: &mut Good,
+        good: &mut Whole,
         read_to: &mut Lsn,
         out: &mpsc::Sender<Bytes>,
     ) -> Result<Stopped, Error> {
@@ -185,7 +177,7 @@ impl Growing {
             let known = usize::try_from(good.end.as_u64().saturating_sub(at.as_u64())).unwrap_or(usize::MAX);
             rest.extend_from_slice(&piece[known.min(piece.len())..]);
             let before = good.end;
-            let read = read_records(&mut reader, at, piece, good);
+            let read = good.read(&mut reader, at, piece);
             *read_to = match &read {
                 Ok(()) => reader.zeros_from().unwrap_or_else(|| reader.position()),
                 Err(error) => error.lsn(),
@@ -202,26 +194,6 @@ impl Growing {
             }
         }
     }
-}
-
-/// Moves `good` behind the last whole record. It never moves back, because WAL that was handed over
-/// stays so, whatever the file contains by now.
-fn read_records(reader: &mut Reader, at: Lsn, piece: &[u8], good: &mut Good) -> Result<(), wal::Error> {
-    let mut end = good.end;
-    let mut records = reader.push(at, piece)?;
-    let read = loop {
-        match records.poll() {
-            Ok(Some(record)) => (good.last, end) = (record.lsn(), record.end()),
-            Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
-    // Behind a switch the rest of the segment has no records, but belongs to it.
-    if let Ok(next) = reader.finish() {
-        end = end.max(next);
-    }
-    good.end = good.end.max(end.min(reader.position()));
-    read
 }
 
 /// The contents of the directory at the last look.
@@ -279,7 +251,7 @@ impl Trouble {
         &mut self,
         stopped: Stopped,
         directory: &mut Directory,
-        (good, read_to): (Good, Lsn),
+        (good, read_to): (Whole, Lsn),
         of: &Growing,
     ) -> Result<(), Error> {
         let found = directory.found.as_ref();
