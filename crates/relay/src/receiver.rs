@@ -364,24 +364,28 @@ impl Receiver {
         let slot_at = Lsn::new(slot_at.as_u64() / segment_size * segment_size);
         let fork = forks.iter().find(|fork| fork.timeline == self.writer.timeline());
         let until = fork.map_or(slot_at, |fork| fork.end.min(slot_at));
+        let failed = |error| ReceiverError(Kind::Fill { needed, error });
+        let lineage = Lineage { timeline: *timeline, forks: forks.clone(), segment_size };
         if until <= needed {
+            // Without the WAL before it, another slot would be of no more use.
+            archive.open(&lineage, needed).map_err(|error| failed(FillError::Segment(error)))?;
             return Ok(Filled::SlotIsOfNoUse);
         }
         let (dir, system_id) = (archive.dir().display().to_string(), self.system_id.unwrap_or_default());
-        let lineage = Lineage { timeline: *timeline, forks: forks.clone(), segment_size };
         let gap = Gap { archive, lineage, system_id, until };
-        let failed = |error| ReceiverError(Kind::Fill { needed, error });
         let mut filling = self.blocking(|receiver| Filling::start(gap, &receiver.writer)).map_err(failed)?;
-        tracing::info!(
-            "the publisher does not have WAL from {needed} on any more: reading it up to {until} in {dir}"
-        );
-        let mut is_done = false;
+        let (mut is_done, mut is_told) = (false, false);
         while !is_done && !stop.is_cancelled() {
             let copied = self.blocking(|receiver| filling.segment(&mut receiver.writer));
             // Also what came before an error.
             self.sync()?;
             is_done = copied.map_err(failed)?;
             self.remove()?;
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::info!(
+                    "the publisher does not have WAL from {needed} on any more: reading it up to {until} in {dir}"
+                );
+            }
         }
         tracing::info!("WAL up to {} came from {dir}", self.writer.end());
         Ok(Filled::Done)
@@ -414,7 +418,8 @@ impl Receiver {
     /// A file cannot be changed.
     pub fn cut(&mut self, at: Lsn) -> Result<(), ReceiverError> {
         self.writer.cut(at)?;
-        self.received.synced.fetch_min(at.as_u64(), Ordering::Relaxed);
+        // It may begin before `at` again.
+        self.received.synced.fetch_min(self.writer.end().as_u64(), Ordering::Relaxed);
         self.note();
         Ok(())
     }

@@ -3,12 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
 
+use std::collections::HashMap;
 use std::fs;
+use std::io::{self, Read};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use base::Lsn;
 use proptest::prelude::*;
-use wal_dir::{Opened, Piece, Reader, Writer};
+use wal_dir::{Older, Opened, Piece, Reader, Writer};
 
 const SEGMENT: u64 = 1 << 12;
 const BEGIN: u64 = 7 * SEGMENT;
@@ -225,6 +228,102 @@ fn a_reader_waits_for_more() {
         reader.more().await;
     });
     assert_eq!(reader.next().unwrap(), Piece::Bytes(at, b"more"));
+}
+
+/// What was removed, as an archive has it.
+#[derive(Debug)]
+struct Archived {
+    segments: Mutex<HashMap<(u32, u64), Vec<u8>>>,
+}
+
+impl Older for Archived {
+    fn open(&self, timeline: u32, at: Lsn) -> io::Result<Box<dyn Read + Send>> {
+        let (number, within) = (at.as_u64() / SEGMENT, (at.as_u64() % SEGMENT) as usize);
+        let segments = self.segments.lock().unwrap();
+        let segment = segments.get(&(timeline, number)).ok_or_else(|| io::Error::other("no such segment"))?;
+        Ok(Box::new(io::Cursor::new(segment[within..].to_vec())))
+    }
+}
+
+/// Readers notice nothing when segments go that an archive has: before they come to them, while
+/// they are in them, and after another process.
+#[test]
+fn what_was_removed_is_read_where_an_archive_has_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let mut model = Model::default();
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    writer.write(at, &model.bytes(BEGIN, 3 * SEGMENT as usize + 100)).unwrap();
+    let fork = writer.end().as_u64();
+    model.forks.push(fork);
+    writer.follow_timeline(2, Lsn::new(fork), &model.history()).unwrap();
+    writer.write(writer.end(), &model.bytes(fork, 4 * SEGMENT as usize)).unwrap();
+    writer.sync().unwrap();
+    let end = writer.end().as_u64();
+    let segment = |number: u64, timeline| {
+        let bytes = (number * SEGMENT..(number + 1) * SEGMENT).map(|at| byte(at, model.timeline_at(at)));
+        ((timeline, number), bytes.collect::<Vec<u8>>())
+    };
+    // The archive also has the old timeline's own segment of the fork.
+    let mut segments: HashMap<_, _> = (7..10).map(|number| segment(number, 1)).collect();
+    segments.extend((10..14).map(|number| segment(number, 2)));
+    segments.insert((1, 10), vec![0; SEGMENT as usize]);
+    let missing = segments.remove(&(2, 11)).unwrap();
+    let archived = Arc::new(Archived { segments: Mutex::new(segments) });
+    let readers = writer.readers();
+    let removed = Lsn::new(12 * SEGMENT + 5);
+    let mut within = writer.reader(Lsn::new(BEGIN + 50)).unwrap();
+    assert!(matches!(within.next(), Ok(Piece::Bytes(..))));
+    writer.remove_before(removed).unwrap();
+    assert!(readers.reader(at).is_err_and(|error| error.is_removed()));
+    readers.fall_back_on(Arc::<Archived>::clone(&archived));
+    for reader in [&mut within, &mut readers.reader(at).unwrap()] {
+        let error = loop {
+            let from = reader.position().as_u64();
+            match reader.next() {
+                Ok(Piece::Bytes(_, bytes)) => assert_eq!(bytes, model.bytes(from, bytes.len()), "at {from}"),
+                Ok(Piece::Dry) => panic!("nothing is missing"),
+                Err(error) => break error,
+            }
+        };
+        assert!(!error.is_removed() && error.to_string().contains("no such segment"), "{error}");
+        assert_eq!(reader.position(), Lsn::new(11 * SEGMENT));
+    }
+    archived.segments.lock().unwrap().insert((2, 11), missing);
+    assert!(follow(&mut within, &model, end), "it goes on where it was");
+    // What standbys lack is not read there either.
+    readers.limit(Lsn::new(BEGIN + 70));
+    assert!(follow(&mut readers.reader(at).unwrap(), &model, BEGIN + 70));
+    drop((within, readers, writer));
+    let (writer, opened) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let Opened::GoesOn { at: end, .. } = opened else { panic!("{opened:?}") };
+    writer.readers().fall_back_on(archived);
+    assert!(follow(&mut writer.reader(at).unwrap(), &model, end.as_u64()));
+}
+
+/// The server went on from a place before everything that is kept.
+#[test]
+fn a_cut_before_all_that_is_kept_begins_that_segment_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut writer, _) = Writer::open(dir.path(), SEGMENT).unwrap();
+    let mut model = Model::default();
+    let at = writer.begin(1, Lsn::new(BEGIN));
+    writer.write(at, &model.bytes(BEGIN, 5 * SEGMENT as usize + 100)).unwrap();
+    writer.sync().unwrap();
+    writer.remove_before(writer.end()).unwrap();
+    let fork = BEGIN + SEGMENT + 1000;
+    writer.cut(Lsn::new(fork)).unwrap();
+    let begin = Lsn::new(BEGIN + SEGMENT);
+    assert_eq!((writer.end(), writer.oldest(), writer.timeline()), (begin, begin, 1));
+    // Another process knows as well where WAL goes on.
+    drop(writer);
+    let (mut writer, opened) = Writer::open(dir.path(), SEGMENT).unwrap();
+    assert_eq!(opened, Opened::GoesOn { timeline: 1, at: begin });
+    writer.write(begin, &model.bytes(begin.as_u64(), 1000)).unwrap();
+    model.forks.push(fork);
+    writer.follow_timeline(2, Lsn::new(fork), &model.history()).unwrap();
+    writer.write(Lsn::new(fork), &model.bytes(fork, 2 * SEGMENT as usize)).unwrap();
+    assert!(follow(&mut writer.reader(begin).unwrap(), &model, writer.end().as_u64()));
 }
 
 /// Standbys may have less than what came.
