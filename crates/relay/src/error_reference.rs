@@ -7,12 +7,15 @@ use base::Lsn;
 use base::error_reference::{Doing, Entry, HeldBy, carried, entry, nothing_of_its_own};
 use proto::frame::ServerError;
 
+use crate::fill::FillError;
 use crate::receiver::{Kind, ReceiverError};
 use crate::server::RelayError;
 
 const SLOT: &str = "pgsluice_relay";
 const HERE: Lsn = Lsn::new(0x16_B374_D848);
 
+const ARCHIVE: HeldBy =
+    ("pgsluice relay", "l2_a_segment_that_the_archive_lacks_is_named_and_nothing_is_lost_when_it_comes");
 const WAL: HeldBy = ("relay receiver", "whatever_is_killed_nothing_is_missing");
 const OTHER: HeldBy = ("relay receiver", "another_server_is_refused");
 
@@ -52,6 +55,14 @@ base::error_reference! {
         cluster was set up anew.",
         "Give the `--source` that the directory belongs to. For a new cluster, give another `--data-dir`, and \
         make the subscriptions anew.",
+        &[],
+    ),
+    RelayError::ArchiveIsPgWal(_) => entry(
+        Doing::Relaying,
+        "The relay's archive is a server's own directory",
+        RelayError::ArchiveIsPgWal("/var/lib/postgresql/18/main/pg_wal".into()),
+        "A server writes WAL to `pg_wal` before the WAL is durable. Only durable WAL is archived.",
+        "Give `--wal-archive` the directory that the publisher's `archive_command` or `pg_receivewal` fills.",
         &[],
     ),
     RelayError::Wal(_) => carried(wal_dir::error_reference()),
@@ -129,8 +140,23 @@ base::error_reference! {
             .into(),
         },
         "The relay's slot was dropped, or lost WAL while the relay was away, by `max_slot_wal_keep_size`.",
-        "Give another `--data-dir`, and make the subscriptions anew.",
-        &[],
+        "Give `--wal-archive` the directory that the publisher's `archive_command` fills. Without an archive, give \
+        another `--data-dir`, and make the subscriptions anew.",
+        &[ARCHIVE],
+    ),
+    Kind::Fill { .. } => receiver(
+        "The archive lacks WAL that the relay needs",
+        Kind::Fill {
+            needed: HERE,
+            error: FillError::Read(
+                "/archive/0000000100000016000000B3".into(),
+                io::Error::other("Input/output error (os error 5)"),
+            ),
+        },
+        "The publisher has removed this WAL, so the relay reads it in `--wal-archive`. There, the segment is \
+        missing, damaged or of another server.",
+        "Restore the segment that the message names to `--wal-archive`. The relay looks for it every second.",
+        &[ARCHIVE],
     ),
 }
 

@@ -59,6 +59,7 @@ base::error_reference! {
     ),
     // Told to one subscriber, as a server tells it.
     Kind::Removed { .. } => nothing_of_its_own(),
+    Kind::Older { .. } => nothing_of_its_own(),
     // The relay takes back what is behind.
     Kind::PastFork { .. } => nothing_of_its_own(),
     Kind::History(_) => relaying(
