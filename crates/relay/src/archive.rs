@@ -15,9 +15,6 @@ use base::Lsn;
 use source::segments::{self, Lineage, Opened, open_whole};
 use wal_dir::Older;
 
-/// A file that has not changed for this long counts as completely written.
-const SETTLED: Duration = Duration::from_secs(2);
-
 /// An archive of the publisher's WAL.
 #[derive(Debug, Clone)]
 pub struct WalArchive {
@@ -40,12 +37,13 @@ impl WalArchive {
         self.segment_size
     }
 
-    /// Opens the segment that has `lsn`, at that place, if it is completely written.
+    /// Opens the segment that has `lsn`, at that place. A file that was written to within `settled`
+    /// does not count.
     ///
     /// # Errors
     /// It is missing or too short.
-    pub(crate) fn open(&self, of: &Lineage, lsn: Lsn) -> Result<Opened, segments::Error> {
-        open_whole(&self.dir, of, lsn, SETTLED)
+    pub(crate) fn open(&self, of: &Lineage, lsn: Lsn, settled: Duration) -> Result<Opened, segments::Error> {
+        open_whole(&self.dir, of, lsn, settled)
     }
 
     /// Only this timeline, whatever came before it.

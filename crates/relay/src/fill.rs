@@ -16,6 +16,7 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use base::Lsn;
 use bytes::BytesMut;
@@ -120,8 +121,9 @@ impl Filling {
         if begin >= until {
             return Ok(true);
         }
-        let opened = self.gap.archive.open(&self.gap.lineage, begin).map_err(FillError::Segment)?;
-        let Opened { path, mut bytes } = opened;
+        // The records show whether the file is whole.
+        let opened = self.gap.archive.open(&self.gap.lineage, begin, Duration::ZERO);
+        let Opened { path, mut bytes } = opened.map_err(FillError::Segment)?;
         let end = Lsn::new((begin.as_u64() / size + 1) * size).min(until);
         while self.reader.position() < end {
             let at = self.reader.position();

@@ -368,7 +368,9 @@ impl Receiver {
         let lineage = Lineage { timeline: *timeline, forks: forks.clone(), segment_size };
         if until <= needed {
             // Without the WAL before it, another slot would be of no more use.
-            archive.open(&lineage, needed).map_err(|error| failed(FillError::Segment(error)))?;
+            archive
+                .open(&lineage, needed, Duration::ZERO)
+                .map_err(|error| failed(FillError::Segment(error)))?;
             return Ok(Filled::SlotIsOfNoUse);
         }
         let (dir, system_id) = (archive.dir().display().to_string(), self.system_id.unwrap_or_default());

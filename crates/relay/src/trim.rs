@@ -21,6 +21,8 @@ use crate::session::Context;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
+/// A file that has not changed for this long counts as completely written.
+const SETTLED: Duration = Duration::from_secs(2);
 /// How long an archive may lag behind until the log says so.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -132,7 +134,7 @@ impl Trim {
         let of = self.archive.of_timeline(readers.timeline_of(at));
         let mut archived = self
             .archive
-            .open(&of, at)
+            .open(&of, at, SETTLED)
             .map_err(|error| Lacking { why: error.to_string(), may_come: error.is_missing() })?;
         let mut own = readers.reader(at).map_err(Lacking::never)?;
         let mut buffer = Vec::new();
