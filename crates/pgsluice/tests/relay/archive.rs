@@ -360,8 +360,9 @@ fn beside_a_standby(more: &str) -> (Stage, Cluster) {
 }
 
 impl Stage {
-    /// The standby takes the place of the publisher, which is gone.
+    /// The publisher goes, and the standby takes its place.
     fn fail_over(&mut self, standby: Cluster) {
+        self.publisher.kill9();
         self.publisher = standby;
         self.publisher.start_again().unwrap();
         self.publisher.sql(DB, "SELECT pg_promote()").unwrap();
@@ -369,14 +370,13 @@ impl Stage {
             .unwrap();
     }
 
-    /// Writes segments that the standby never gets, and ends the publisher for good.
-    fn goes_on_alone(&mut self) {
+    /// Writes segments that the standby never gets.
+    fn goes_on_alone(&self) {
         self.publisher.sql(DB, "INSERT INTO t (v) VALUES ('only here')").unwrap();
         publish(&self.publisher, 3);
         self.publisher.sql(DB, "SELECT pg_logical_emit_message(false, 'x', 'the last')").unwrap();
         let last = self.publisher.one(DB, "SELECT pg_walfile_name(pg_switch_wal())");
         wait_for("all to be archived", BOUND, || Ok(self.archive.join(&last).exists())).unwrap();
-        self.publisher.kill9();
     }
 
     fn has_nothing_of_before(&self) {
