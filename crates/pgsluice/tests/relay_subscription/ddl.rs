@@ -128,9 +128,10 @@ fn all_tables_of_schemas_are_published() {
 }
 
 /// Within one transaction a schema becomes another one, and there is a new table under its name.
+/// A walsender before 16 goes on with the old name.
 #[test]
 fn a_schema_is_renamed_between_rows() {
-    scenario(Major::V14, |scene| {
+    scenario(Major::V16, |scene| {
         scene
             .publisher("CREATE SCHEMA one; CREATE TABLE one.t (id int); CREATE PUBLICATION p FOR ALL TABLES");
         scene.subscribers(

@@ -30,10 +30,13 @@ fn each_end_generates_its_own_columns() {
         scene.publisher(
             "INSERT INTO t (a, c) VALUES (3, 'three'); UPDATE t SET c = 'second', a = 6 WHERE a = 2",
         );
-        scene.publisher("UPDATE whole SET a = 5 WHERE a = 1; DELETE FROM whole WHERE a = 2");
+        // 18 refuses this, because the generated column is a part of the identity.
+        if scene.major < Major::V18 {
+            scene.publisher("UPDATE whole SET a = 5 WHERE a = 1; DELETE FROM whole WHERE a = 2");
+        }
         scene.level();
         scene.shows("SELECT * FROM t ORDER BY a", "1|22|one|3, 3|66|three|5, 6|132|second|6");
-        scene.shows("SELECT * FROM whole", "5|6");
+        scene.same(&["whole"]);
         scene.alike("SELECT said FROM log ORDER BY said");
     });
 }

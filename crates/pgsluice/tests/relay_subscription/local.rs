@@ -145,7 +145,7 @@ fn an_ordinary_role_makes_a_subscription() {
         scene.everywhere("CREATE TABLE t (id int PRIMARY KEY)");
         scene.publisher("INSERT INTO t VALUES (1); CREATE PUBLICATION p FOR TABLE t");
         scene.subscribers(
-            "CREATE ROLE {sub} IN ROLE pg_create_subscription; ALTER TABLE t OWNER TO {sub}; ALTER TABLE mark OWNER TO {sub};
+            "CREATE ROLE {sub} LOGIN IN ROLE pg_create_subscription; ALTER TABLE t OWNER TO {sub}; ALTER TABLE mark OWNER TO {sub};
              GRANT CREATE ON DATABASE {sub} TO {sub}",
         );
         for way in Way::BOTH {

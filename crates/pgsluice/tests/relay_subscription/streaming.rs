@@ -11,10 +11,10 @@ use crate::stage::{Scene, Session, Way, scenario};
 const TABLES: &str =
     "CREATE TABLE t (id int PRIMARY KEY, v text, n int); CREATE TABLE small (id int PRIMARY KEY, v text)";
 
-/// 18 MB of rows, in the row and not beside it.
+/// 21 MB of rows, in the row and not beside it.
 fn large(from: u32) -> String {
     let to = from + 10_999;
-    format!("INSERT INTO t SELECT n, repeat(md5(n::text), 50), 1 FROM generate_series({from}, {to}) n")
+    format!("INSERT INTO t SELECT n, repeat(md5(n::text), 60), 1 FROM generate_series({from}, {to}) n")
 }
 
 /// Waits until the apply workers have written a part of an open transaction to a file, or have

@@ -89,7 +89,7 @@ fn prepared_transactions_are_prepared_at_the_subscriber() {
 }
 
 fn large() -> &'static str {
-    "INSERT INTO t SELECT n, repeat(md5(n::text), 50) FROM generate_series(1000, 12000) n; DELETE FROM t WHERE id > 2000"
+    "INSERT INTO t SELECT n, repeat(md5(n::text), 60) FROM generate_series(1000, 12000) n; DELETE FROM t WHERE id > 2000"
 }
 
 #[test]
