@@ -229,7 +229,7 @@ async fn create(new: &mut Wire, subscription: &Subscription) -> Result<Lsn, Erro
 async fn drop_slot(wire: &mut Wire, slot: &str) -> Result<(), Error> {
     let command = format!("DROP_REPLICATION_SLOT {} WAIT", quote_ident(slot));
     let dropped = wire.query(&command).await;
-    dropped.map(drop).map_err(server(&format!("drop slot \"{slot}\"; drop it by `pgsluice slots drop`")))
+    dropped.map(drop).map_err(server(&format!("drop slot \"{slot}\", which holds WAL until it is dropped")))
 }
 
 /// Waits, and then runs or returns the statements. An error says whether the subscription is at the

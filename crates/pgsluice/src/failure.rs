@@ -262,7 +262,7 @@ impl Failure {
             Failure::RelayFile { path, why } => write!(f, "{}: {why}", path.display()),
             Failure::NoUser { path, name } => write!(
                 f,
-                "{} has no user \"{name}\": pgsluice user list prints those that it has",
+                "{} has no user \"{name}\"; each of its lines begins with the name of one that it has",
                 path.display()
             ),
             Failure::NoVerifier { name, why } => {

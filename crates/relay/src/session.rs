@@ -36,7 +36,7 @@ use crate::slots::{ActiveSlot, Retention, SlotState, Slots};
 use crate::told::{Told, code};
 use crate::upstream::Upstream;
 use crate::views::Views;
-use crate::walsender::{Ended, Sent, Walsender};
+use crate::walsender::{Ended, Sent, SentShown, Walsender};
 
 /// The longest query that is taken.
 const QUERY_SIZE_MAX: usize = 64 << 20;
@@ -679,6 +679,7 @@ impl Session<'_> {
             slot: slot.name().to_owned(),
             sent: Arc::clone(&sent),
         });
+        let (slot_name, figures) = (slot.name().to_owned(), Arc::clone(&sent));
         let sender = Walsender::new(
             link,
             (cursor, slot, start),
@@ -688,6 +689,13 @@ impl Session<'_> {
         );
         let (ended, link) = sender.run(&epoch).await;
         drop(listed);
+        let SentShown { bytes, flush_ptr_reads, sender_wakeups, .. } = figures.shown();
+        tracing::info!(
+            bytes,
+            flush_ptr_reads,
+            sender_wakeups,
+            "the stream of slot \"{slot_name}\" has ended: {ended}"
+        );
         self.link = link;
         match ended {
             Ended::Done => {

@@ -11,6 +11,7 @@
 //!
 //! Source: `walsender.c` (`WalSndLoop`, `WalSndKeepaliveIfNecessary`, `ProcessRepliesIfAny`).
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -51,7 +52,8 @@ pub struct Sent {
     flushed: AtomicU64,
     applied: AtomicU64,
     bytes: AtomicU64,
-    looks: AtomicU64,
+    flush_ptr_reads: AtomicU64,
+    wakeups: AtomicU64,
     has_caught_up: AtomicBool,
     /// The time of the last reply, as the subscriber says; zero if there was none.
     replied: AtomicI64,
@@ -71,8 +73,10 @@ pub struct SentShown {
     pub applied: Lsn,
     /// Bytes of messages, with their frames.
     pub bytes: u64,
-    /// How often the cursor was found dry.
-    pub looks: u64,
+    /// How often it had run dry, and looked how far WAL is.
+    pub flush_ptr_reads: u64,
+    /// How often more came while it waited for that.
+    pub sender_wakeups: u64,
     /// There was nothing more to send at some time.
     pub has_caught_up: bool,
     /// `reply_time`
@@ -92,7 +96,8 @@ impl Sent {
             flushed: Lsn::new(get(&self.flushed)),
             applied: Lsn::new(get(&self.applied)),
             bytes: get(&self.bytes),
-            looks: get(&self.looks),
+            flush_ptr_reads: get(&self.flush_ptr_reads),
+            sender_wakeups: get(&self.wakeups),
             has_caught_up: self.has_caught_up.load(Ordering::Relaxed),
             replied: Some(self.replied.load(Ordering::Relaxed)).filter(|at| *at != 0).map(PgTimestamp),
             lags: self.lag.lock().unwrap_or_else(PoisonError::into_inner).lags,
@@ -141,6 +146,20 @@ pub enum Ended {
     Refused(Told),
     /// The track has moved on without it: it must enter again elsewhere.
     Evicted,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ended::Done => f.write_str("the subscriber has ended it"),
+            Ended::Gone(_) => f.write_str("the subscriber has gone"),
+            Ended::Silent => f.write_str("the subscriber was silent for wal_sender_timeout"),
+            Ended::Stopped => f.write_str("the relay stops, or begins anew after a failover"),
+            Ended::Invalidated => f.write_str("the slot was invalidated"),
+            Ended::Refused(told) => write!(f, "{told}"),
+            Ended::Evicted => f.write_str("it lags behind what is kept, and must be decoded again"),
+        }
+    }
 }
 
 /// A stream to one subscriber.
@@ -225,7 +244,10 @@ impl<'a> Walsender<'a> {
         tokio::select! {
             frame = self.reader.frame(REPLY_SIZE_MAX) => self.heard(frame.map_err(Ended::Gone)?)?,
             flushed = self.writer.flush(), if has_more => flushed.map_err(Ended::Gone)?,
-            () = self.cursor.more(), if is_dry => self.is_dry = false,
+            () = self.cursor.more(), if is_dry => {
+                self.is_dry = false;
+                self.figures.wakeups.fetch_add(1, Ordering::Relaxed);
+            }
             // What came before the end is sent first.
             why = self.form.end.ended(), if is_dry => {
                 return Err(Ended::Refused(Told::new(code::INTERNAL_ERROR, why)));
@@ -256,7 +278,7 @@ impl<'a> Walsender<'a> {
                 self.sent = self.sent.max(position);
                 self.figures.sent(self.sent);
                 self.figures.has_caught_up.store(true, Ordering::Relaxed);
-                self.figures.looks.store(self.cursor.looks(), Ordering::Relaxed);
+                self.figures.flush_ptr_reads.store(self.cursor.looks(), Ordering::Relaxed);
             }
             Next::Evicted => return Err(Ended::Evicted),
         }
