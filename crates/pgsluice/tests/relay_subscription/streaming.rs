@@ -3,10 +3,9 @@
 //! A publisher streams here from 64 kB on, the relay from 16 MB on. What a scenario calls large is
 //! more than either.
 
-use testkit::{Major, wait_for};
+use testkit::Major;
 
-use crate::BOUND;
-use crate::stage::{Scene, Session, Way, scenario};
+use crate::stage::{Scene, Session, scenario};
 
 const TABLES: &str =
     "CREATE TABLE t (id int PRIMARY KEY, v text, n int); CREATE TABLE small (id int PRIMARY KEY, v text)";
@@ -17,20 +16,19 @@ fn large(from: u32) -> String {
     format!("INSERT INTO t SELECT n, repeat(md5(n::text), 60), 1 FROM generate_series({from}, {to}) n")
 }
 
-/// Waits until the apply workers have written a part of an open transaction to a file, or have
-/// started a worker for it.
+/// Waits until the apply workers have written a part of an open transaction to a file, or have a
+/// worker for it.
 fn is_streamed(scene: &Scene, parallel: bool) {
-    let files = "SELECT count(*) FROM pg_stat_subscription s, pg_ls_dir('base/pgsql_tmp', true, false) f
-                  WHERE s.subname = '{sub}' AND f LIKE 'pgsql_tmp' || s.pid || '.%'";
-    for way in Way::BOTH {
-        wait_for("a part of the open transaction", BOUND, || {
-            Ok(match parallel {
-                true => scene.log(way).contains("parallel apply worker for subscription"),
-                false => scene.rows(way, files) != "0",
-            })
-        })
-        .unwrap_or_else(|error| panic!("{}: {error}", scene.sub(way)));
-    }
+    let sql = match parallel {
+        true => {
+            "SELECT count(*) > 0 FROM pg_stat_subscription WHERE subname = '{sub}' AND leader_pid IS NOT NULL"
+        }
+        false => {
+            "SELECT count(*) > 0 FROM pg_stat_subscription s, pg_ls_dir('base/pgsql_tmp', true, false) f
+              WHERE s.subname = '{sub}' AND f LIKE 'pgsql_tmp' || s.pid || '.%'"
+        }
+    };
+    scene.until("a part of the open transaction", sql, "t");
 }
 
 /// Open transactions beside each other, that commit or not, wholly or in part.
