@@ -140,7 +140,7 @@ fn conflicts_are_detected_and_counted() {
         scene.subscribers("INSERT INTO t VALUES (70, 70, 70), (71, 71, 71)");
         scene.publisher("INSERT INTO t VALUES (70, 71, 700)");
         goes_on("multiple_unique_conflicts");
-        // A copied row has another origin, too. Its update is counted when it fails, and again later.
+        // A copied row has another origin, too. Its update counts when it fails, and again later.
         let counters = "SELECT confl_insert_exists, confl_update_origin_differs, confl_update_exists, confl_update_missing,
                                confl_delete_origin_differs, confl_delete_missing, confl_multiple_unique_conflicts, apply_error_count
                           FROM pg_stat_subscription_stats WHERE subname = '{sub}'";
