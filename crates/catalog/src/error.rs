@@ -67,7 +67,7 @@ pub(crate) enum Kind {
     },
     /// Publications contradict one another about a table.
     Publication {
-        relation: Oid,
+        table: String,
         what: String,
     },
     /// A file that is not a saved catalog.
@@ -223,7 +223,7 @@ impl fmt::Display for Error {
                 )
             }
             Kind::Row { catalog, what } => write!(f, "{catalog}: {what}"),
-            Kind::Publication { relation, what } => write!(f, "publications of relation {relation}: {what}"),
+            Kind::Publication { table, what } => write!(f, "publications of table \"{table}\": {what}"),
             Kind::File(what) => write!(f, "catalog file: {what}"),
             Kind::Io(_) => f.write_str("reading or writing a catalog file"),
         }

@@ -169,7 +169,7 @@ impl<'a> View<'a> {
             let columns = self.columns_by(target, publication);
             if found.as_ref().is_some_and(|before| *before != columns) {
                 let what = "they publish different columns, which pgoutput refuses too".to_owned();
-                return Err(Error::new(Kind::Publication { relation: target.oid, what }));
+                return Err(self.contradiction(target, what));
             }
             found = Some(columns);
         }
@@ -214,8 +214,13 @@ impl<'a> View<'a> {
             Text::Here(text) => Ok(text.clone()),
             Text::There(pointer) => self.detoast(pointer).ok_or_else(|| {
                 let what = "a row filter's stored form is not known".to_owned();
-                Error::new(Kind::Publication { relation: target.oid, what })
+                self.contradiction(target, what)
             }),
         }
+    }
+
+    fn contradiction(&self, target: &Class, what: String) -> Error {
+        let schema = self.schema(target.namespace).unwrap_or("?");
+        Error::new(Kind::Publication { table: format!("{schema}.{}", target.name), what })
     }
 }

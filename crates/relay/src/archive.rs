@@ -5,7 +5,7 @@
 //! | that the publisher does not have any more | into the relay's own directory: see `fill` |
 //! | that was removed here although slots need it: see `trim` | while it is decoded |
 //!
-//! Whoever reads the bytes checks them. A name says nothing of a file's contents.
+//! `fill` and decoding check the bytes. A name says nothing of a file's contents.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

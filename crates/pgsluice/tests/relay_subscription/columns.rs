@@ -78,7 +78,10 @@ fn lists_that_contradict_are_refused_alike() {
         // Later they do, which stops the stream until they do not.
         scene.publisher("ALTER PUBLICATION same SET TABLE t (a, c)");
         scene.publisher("INSERT INTO t VALUES (2, 3, 4)");
-        for (way, words) in [(Way::Direct, words), (Way::Relayed, "they publish different columns")] {
+        for (way, words) in [
+            (Way::Direct, words),
+            (Way::Relayed, "publications of table \"public.t\": they publish different columns"),
+        ] {
             wait_for(words, BOUND, || Ok(scene.log(way).contains(words)))
                 .unwrap_or_else(|error| panic!("{}: {error}", scene.sub(way)));
         }
