@@ -93,7 +93,7 @@ base::error_reference! {
         },
         "A logical slot has the name, or something between the relay and the publisher changes messages.",
         "Give another name with `--primary-slot-name`, or drop the slot: `SELECT \
-        pg_drop_replication_slot('pgsluice_relay')`.",
+        pg_drop_replication_slot('...')`.",
         &[],
     ),
     Kind::Silent(_) => receiver(

@@ -34,14 +34,14 @@ base::error_reference! {
         "The subscription has no slot",
         Refusal::NoSlot { name: "s".to_owned() },
         "It was made with `slot_name = NONE`, or the slot was taken from it.",
-        "Give it its slot again: `ALTER SUBSCRIPTION s SET (slot_name = 's')`.",
+        "Give it its slot again: `ALTER SUBSCRIPTION ... SET (slot_name = '...')`.",
         &[],
     ),
     Error::Refused(Refusal::Disabled { .. }) => moving(
         "The subscription to move is disabled",
         Refusal::Disabled { name: "s".to_owned() },
         "It must apply what comes before the new slot's point, and a disabled subscription applies nothing.",
-        "Run `ALTER SUBSCRIPTION s ENABLE`, and repeat `pgsluice relay move`.",
+        "Run `ALTER SUBSCRIPTION ... ENABLE`, and repeat `pgsluice relay move`.",
         &[STAYS],
     ),
     Error::Refused(Refusal::Copies { .. }) => moving(

@@ -134,6 +134,10 @@ const STATEMENTS: &[(&str, &str)] = &[
          slot_name = 'orders_native')",
     ),
     ("SELECT subname FROM pg_subscription", "SELECT subname FROM pg_subscription"),
+    (
+        "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'",
+        "SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'",
+    ),
     ("ALTER SUBSCRIPTION \"orders_native\" DISABLE", "ALTER SUBSCRIPTION \"orders_native\" DISABLE"),
     ("ALTER SUBSCRIPTION", "ALTER SUBSCRIPTION orders_native SET (streaming = on)"),
     ("ALTER SUBSCRIPTION ... SKIP", "ALTER SUBSCRIPTION orders_native SKIP (lsn = '16/B374D848')"),
