@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use base::{Lsn, Oid, RelFileLocator, Xid};
+use base::{Lsn, RelFileLocator, Xid};
 
 /// The catalogs cannot be looked at, or cannot be followed any further.
 #[derive(Debug)]

@@ -299,8 +299,9 @@ impl Writer {
         let size = self.shared.segment_size;
         let last = at.as_u64() / size;
         self.open = None;
-        let is_kept = at >= self.shared.oldest();
-        let at = if is_kept { at } else { self.begin_again(last)? };
+        let at = if at < self.shared.oldest() { self.begin_again(last)? } else { at };
+        // One file must say after a crash where WAL goes on.
+        let is_first = at <= self.shared.oldest();
         let within = at.as_u64() % size;
         (self.end, self.synced) = (at, self.synced.min(at));
         self.show();
@@ -308,11 +309,10 @@ impl Writer {
         // The newest first, so that a crash leaves no hole.
         let mut found = Found::look(&self.shared.dir, size)?;
         found.segments.sort_unstable_by_key(|name| std::cmp::Reverse(name.number));
-        let begun = SegmentName { timeline: self.timeline, number: last, is_partial: true };
         let goes = |name: &&SegmentName| name.timeline == self.timeline && name.number >= last;
         for name in found.segments.iter().filter(goes) {
             let path = self.shared.dir.join(name.text(size));
-            if name.number > last || within == 0 && (is_kept || *name != begun) {
+            if name.number > last || within == 0 && !is_first {
                 fs::remove_file(&path).map_err(Error::io("remove", path))?;
             } else if !name.is_partial {
                 let partial = self.shared.path(self.timeline, last, true);

@@ -204,6 +204,15 @@ fn play(steps: &[Step]) {
     }
 }
 
+#[test]
+fn all_wal_is_taken_back_and_a_crash_does_not_forget_where_it_goes_on() {
+    let (write, remove) = (Step::Write(SEGMENT as usize + 1), Step::Remove(1.1));
+    for how in 0..3 {
+        play(&[write.clone(), remove.clone(), Step::Cut(0.0), Step::Fork, Step::Crash(how)]);
+        play(&[write.clone(), Step::Cut(0.0), Step::Crash(how), write.clone()]);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
