@@ -8,8 +8,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::error::Error;
+use crate::portion::Portion;
 use crate::scan::{Frames, Open, Role, last_lsn, message, role};
-use crate::shared::{Chapter, Found, Portion, Shared};
+use crate::shared::{Chapter, Found, Shared};
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::Lsn;
 
 use crate::error::Error;
-use crate::shared::Portion;
+use crate::portion::Portion;
 
 /// A file of this size is complete.
 const FILE_SIZE: u64 = 16 << 20;

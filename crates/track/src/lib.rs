@@ -35,11 +35,12 @@
 mod cursor;
 mod error;
 mod files;
+mod portion;
 mod scan;
 mod shared;
 mod track;
 
 pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
-pub use shared::Portion;
+pub use portion::Portion;
 pub use track::{Limits, Pushed, TooLong, Track};

@@ -4,10 +4,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::Lsn;
-use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::files::{Files, InFile};
+use crate::portion::Portion;
 use crate::scan::Open;
 
 /// What the writer and all cursors share.
@@ -34,23 +34,6 @@ pub(crate) struct State {
     pub(crate) floor: u64,
     /// Every transaction that ends at or behind this position ends behind what can be read.
     pub(crate) complete_from: Lsn,
-}
-
-/// Whole frames. Sent one after the other, they are what a reader must get.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Portion {
-    /// The frames.
-    pub bytes: Bytes,
-    /// The greatest position that they say. What was cut off in front may have said it, too.
-    pub last: Lsn,
-}
-
-impl Portion {
-    /// What is left of it without its first bytes.
-    fn behind(&self, first: u64) -> Portion {
-        let first = usize::try_from(first).unwrap_or(usize::MAX);
-        Portion { bytes: self.bytes.slice(first..), last: self.last }
-    }
 }
 
 /// What was read from files last: readers that are near one another read it once.
@@ -177,6 +160,8 @@ impl Chapter {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn portion(bytes: &'static [u8]) -> Portion {

@@ -13,8 +13,9 @@ use tokio::sync::watch;
 use crate::cursor::{Cursor, Entrance, NotHere};
 use crate::error::Error;
 use crate::files::Files;
+use crate::portion::Portion;
 use crate::scan::{BEFORE, Open, Role, role};
-use crate::shared::{Chapter, Portion, Recent, Shared, State};
+use crate::shared::{Chapter, Recent, Shared, State};
 
 /// What lies in files is read in as many pieces, or more, for the bytes that may be in memory.
 const PIECES: u64 = 64;
