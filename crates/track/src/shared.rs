@@ -114,7 +114,7 @@ impl State {
             self.portions.partition_point(|(start, portion)| start + portion.bytes.len() as u64 <= at);
         match self.portions.get(number) {
             Some((start, portion)) if *start <= at => Found::Memory(portion.behind(at - start)),
-            // Before the first block, or there is none.
+            // Before the first portion, or there is none.
             _ => match self.recent.find(at) {
                 Some(portion) => Found::Memory(portion),
                 None => self.files.find(at).map_or(Found::Dry, Found::File),

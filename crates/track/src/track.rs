@@ -178,9 +178,10 @@ impl Track {
             state.portions.pop_front();
             state.memory -= portion.bytes.len();
         }
-        if let Some(least) = state.least_needed() {
+        let least = state.least_needed();
+        state.recent.release(least.unwrap_or(u64::MAX));
+        if let Some(least) = least {
             state.files.release(least);
-            state.recent.release(least);
         }
         while state.files.size() > self.limits.file_bytes {
             let Some(left) = state.files.drop_oldest() else { break };

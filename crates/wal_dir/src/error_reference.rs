@@ -11,6 +11,9 @@ use crate::error::Kind;
 const SEGMENT: &str = "000000010000001600000065";
 const PATH: &str = "/var/lib/pgsluice/wal/000000010000001600000065";
 
+/// `ENOSPC`
+const NO_SPACE: i32 = 28;
+
 const REFUSALS: HeldBy = ("wal_dir model", "refusals_name_their_object");
 const FULL: HeldBy = ("pgsluice relay_faults", "h14_a_full_disk_confirms_nothing_and_loses_nothing");
 
@@ -20,7 +23,7 @@ base::error_reference! {
     pub fn error_reference() -> Error where error is &error.0 => Kind;
     Kind::Io { .. } => relaying(
         "The relay cannot use a file of its WAL",
-        Error::io("write", PATH)(io::Error::other("No space left on device (os error 28)")),
+        Error::io("write", PATH)(io::Error::from_raw_os_error(NO_SPACE)),
         "The disk is full or fails, or the relay's user has no rights there. While the disk is full, the \
         relay confirms nothing to the publisher, sends what it has, and goes on by itself once there is room.",
         "Make room, or correct the rights, and start `pgsluice relay` again if it has ended. Nothing is lost: \
