@@ -377,7 +377,8 @@ impl Stage {
         cluster.sql(DB, &format!("CREATE TABLE mark (id int PRIMARY KEY); {}", job.schema))?;
         cluster.sql(DB, &format!("CREATE PUBLICATION {NAME} {}", job.publication))?;
         cluster.sql(DB, &format!("SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')"))?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        // A thread of its own: the connection of a reader that has enough is ended there.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let info = ConnInfo::parse(&cluster.url(DB))?;
         let catalog = runtime.block_on(async {
             let session = client::connect(&info, "bench", &[]).await?;

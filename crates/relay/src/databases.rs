@@ -10,12 +10,12 @@ use base::{Lsn, Oid, PgVersion, with_causes};
 use catalog::{Catalog, Look};
 use client::ConnInfo;
 use output::{Decoder, Options, Publications};
-use track::{Cursor, Limits};
+use track::{Cursor, Limits, Memory};
 use txn::DirSpool;
 use types::Settings;
 
 use crate::anchors::Anchors;
-use crate::decoding::{Decoding, FormId, SharedAnchors};
+use crate::decoding::{Decoding, FormId, SharedAnchors, Starting};
 use crate::feed::FormHandle;
 use crate::form::Form;
 use crate::told::{Told, code};
@@ -27,18 +27,18 @@ const ANCHOR_DISTANCE: u64 = 16 << 20;
 /// `logical_decoding_work_mem` for each form.
 const WORK_MEM_BYTES: usize = 16 << 20;
 
-/// Limits of each form's track.
+/// Limits of the forms' tracks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackLimits {
-    /// See [`Limits::memory_bytes`].
+    /// Of all tracks together; see [`Memory`].
     pub memory_bytes: usize,
-    /// See [`Limits::file_bytes`].
+    /// Of each; see [`Limits::file_bytes`].
     pub file_bytes: u64,
 }
 
 impl Default for TrackLimits {
     fn default() -> TrackLimits {
-        TrackLimits { memory_bytes: 8 << 20, file_bytes: 1 << 30 }
+        TrackLimits { memory_bytes: 96 << 20, file_bytes: 1 << 30 }
     }
 }
 
@@ -49,7 +49,10 @@ pub struct Databases {
     version: PgVersion,
     segment_size: u64,
     decoding: Decoding,
-    limits: TrackLimits,
+    /// Of all tracks.
+    memory: Memory,
+    /// Of each track.
+    file_bytes: u64,
     known: Mutex<HashMap<Oid, SharedAnchors>>,
     forms: Mutex<Forms>,
     /// Only one look at a time: it waits for transactions anyway.
@@ -128,7 +131,8 @@ impl Databases {
             version,
             segment_size,
             decoding,
-            limits,
+            memory: Memory::new(limits.memory_bytes),
+            file_bytes: limits.file_bytes,
             known: Mutex::new(known),
             forms: Mutex::default(),
             looking: tokio::sync::Mutex::new(()),
@@ -221,23 +225,20 @@ impl Databases {
         forms.next += 1;
         let spool = self.dir.join("spool").join(forms.next.to_string());
         let begins_at = from.0.min(confirmed);
-        let (id, handle) = self.add(key, begins_at, from.1, &spool)?;
+        let starting = self.form(key, begins_at, from.1, &spool)?;
+        // Before it is decoded: a track keeps only what somebody needs.
+        let cursor =
+            starting.handle().entrance.enter(confirmed).map_err(|_| {
+                Told::new(code::INTERNAL_ERROR, format!("the relay cannot begin at {confirmed}"))
+            })?;
+        let (id, handle) = starting.start();
         let replaced = forms.known.insert(key.clone(), (id, handle.clone()));
         forms.retired.extend(replaced);
-        let cursor = handle
-            .entrance
-            .enter(confirmed)
-            .map_err(|_| Told::new(code::INTERNAL_ERROR, format!("the relay cannot begin at {confirmed}")))?;
         Ok((cursor, handle))
     }
 
-    fn add(
-        &self,
-        key: &FormKey,
-        confirmed: Lsn,
-        restart: Lsn,
-        spool: &Path,
-    ) -> Result<(FormId, FormHandle), Told> {
+    /// A form that decodes what ends at or behind `begins_at`, from the anchor at `restart`.
+    fn form(&self, key: &FormKey, begins_at: Lsn, restart: Lsn, spool: &Path) -> Result<Starting, Told> {
         let failed = |error: &dyn std::error::Error| Told::new(code::INTERNAL_ERROR, with_causes(error));
         let anchors = self.known().get(&key.database).cloned().ok_or_else(|| {
             Told::new(code::INTERNAL_ERROR, format!("no catalogs are kept of database {}", key.database.0))
@@ -248,7 +249,7 @@ impl Databases {
         };
         let Form { proto_version, publications, binary, streaming, messages, .. } = key.form.clone();
         let publications = Publications::Named(publications);
-        let mut options = Options::new(key.database, publications, confirmed, Settings::new(self.version));
+        let mut options = Options::new(key.database, publications, begins_at, Settings::new(self.version));
         options.proto_version = proto_version;
         options.binary = binary;
         options.streaming = streaming.into();
@@ -261,12 +262,12 @@ impl Databases {
         let spool = DirSpool::open(spool.to_owned()).map_err(|error| failed(&error))?;
         let decoder = Decoder::new(catalog, options, Box::new(spool)).map_err(|error| failed(&error))?;
         let limits = Limits {
-            memory_bytes: self.limits.memory_bytes,
-            file_bytes: self.limits.file_bytes,
+            memory: self.memory.clone(),
+            file_bytes: self.file_bytes,
             chapter_bytes: 256 << 10,
             dir: self.dir.join("spool"),
         };
-        Ok(self.decoding.add(decoder, (key.database, anchors), confirmed, limits))
+        Ok(self.decoding.add(decoder, (key.database, anchors), begins_at, limits))
     }
 
     /// Ends all forms, and removes anchors that know of WAL behind `fork`.

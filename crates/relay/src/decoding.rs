@@ -7,7 +7,8 @@
 //! The hub is a thread that has the pass. A form that is new, or that somebody comes back to who is
 //! far behind, is decoded by a thread of its own until it is where the pass is. Then the hub holds
 //! still for a moment and takes it over. So a subscriber that is 100 GB behind costs time, and
-//! nobody waits for it.
+//! nobody waits for it. A form that is decoded alone runs ahead of its readers only as far as memory
+//! goes; the pass waits for no reader.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,6 +28,8 @@ use crate::feed::{Feed, FormHandle};
 
 /// How long the hub holds still for a form that wants to join.
 const HOLD_MAX: Duration = Duration::from_millis(500);
+/// How long a form that is decoded alone waits for its readers before it looks whether it has ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The number of a form in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -114,20 +117,19 @@ impl Decoding {
         &self.figures
     }
 
-    /// Adds a form, which `decoder` decodes from an anchor on. Its track has every transaction that
-    /// ends at or behind `begins_at`.
+    /// Adds a form, which `decoder` decodes from an anchor on once it is started. Its track has every
+    /// transaction that ends at or behind `begins_at`.
     pub fn add(
         &self,
         decoder: Decoder,
         (database, anchors): (Oid, SharedAnchors),
         begins_at: Lsn,
         limits: Limits,
-    ) -> (FormId, FormHandle) {
+    ) -> Starting {
         let form = FormId(self.next.fetch_add(1, Ordering::Relaxed));
         let from = decoder.position();
         tracing::debug!("form {} is decoded alone from {from}, for what ends behind {begins_at}", form.0);
         let feed = Feed::new(begins_at, decoder.options().two_phase_at, limits);
-        let handle = feed.handle();
         let alone = Alone {
             form,
             database,
@@ -136,8 +138,7 @@ impl Decoding {
             commands: self.commands.clone(),
             figures: Arc::clone(&self.figures),
         };
-        spawn("relay form", move || alone.run(decoder, feed));
-        (form, handle)
+        Starting { alone, decoder, feed }
     }
 
     /// Ends all forms. Those that are decoded alone must have been told before.
@@ -156,6 +157,30 @@ impl Decoding {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) {
     if let Err(error) = thread::Builder::new().name(name.to_owned()).spawn(run) {
         tracing::error!("no thread for {name}: {error}");
+    }
+}
+
+/// A form that nothing is decoded for yet, so that readers can enter who need all of it.
+#[must_use = "nothing is decoded before it is started"]
+pub struct Starting {
+    alone: Alone,
+    decoder: Decoder,
+    feed: Feed,
+}
+
+impl Starting {
+    /// What its senders need.
+    #[must_use]
+    pub fn handle(&self) -> FormHandle {
+        self.feed.handle()
+    }
+
+    /// Begins to decode.
+    pub fn start(self) -> (FormId, FormHandle) {
+        let Starting { alone, decoder, feed } = self;
+        let (form, handle) = (alone.form, feed.handle());
+        spawn("relay form", move || alone.run(decoder, feed));
+        (form, handle)
     }
 }
 
@@ -229,6 +254,10 @@ impl Alone {
         while until.is_none_or(|until| decoder.decoded() < until) {
             if feed.has_ended() {
                 return Err("the form was ended".to_owned());
+            }
+            // Nobody waits for what comes next while all its readers are far behind.
+            if until.is_none() && !feed.wait_for_readers(LOOK) {
+                continue;
             }
             match reader.next().map_err(|error| with_causes(&error))? {
                 Piece::Bytes(_, bytes) => {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, with_causes};
 use output::{Decoder, Output};
@@ -114,6 +115,11 @@ impl Feed {
             tracing::warn!("{error}; subscribers that are late must be decoded for again");
         }
         self.handle.position.came_to(decoded);
+    }
+
+    /// See [`Track::wait_for_readers`].
+    pub(crate) fn wait_for_readers(&self, most: Duration) -> bool {
+        self.track.wait_for_readers(most)
     }
 
     /// Ends the form.

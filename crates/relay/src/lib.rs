@@ -59,7 +59,7 @@ pub use archive::WalArchive;
 pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use databases::{Databases, FormKey, TrackLimits};
-pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors};
+pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors, Starting};
 pub use error_reference::error_reference;
 pub use feed::{FormEnd, FormHandle, FormPosition};
 pub use form::{Form, Streams};

@@ -8,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use base::{Lsn, PgVersion};
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use catalog::{Catalog, Look};
 use client::{ConnInfo, connect};
 use output::{Decoder, Options, Publications, Streaming};
 use proto::frame;
 use proto::replication::WalsenderMessage;
-use relay::{Anchors, Decoding, FormHandle, Received, Receiver, ReceiverSettings, SharedAnchors};
+use relay::{Anchors, Decoding, FormHandle, Received, Receiver, ReceiverSettings, SharedAnchors, Starting};
 use testkit::{Cluster, Major, wait_for};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
-use track::{Limits, Next};
+use track::{Cursor, Limits, Memory, Next};
 use txn::DirSpool;
 use types::Settings;
 use wal_dir::{Readers, Writer};
@@ -95,8 +95,15 @@ impl Stage {
         Stage { cluster, runtime, dir, received, readers, catalog, anchors, confirmed, _stop: guard }
     }
 
-    /// Adds the form of `way`, decoded from the anchor for what its slot has confirmed.
-    fn add(&self, decoding: &Decoding, way: &Way) -> FormHandle {
+    /// Starts the form of `way`, decoded from the anchor for what its slot has confirmed.
+    /// Somebody enters who needs all of it.
+    fn add(&self, decoding: &Decoding, way: &Way) -> (FormHandle, Cursor) {
+        let starting = self.form(decoding, way, Memory::new(1 << 30));
+        let cursor = starting.handle().entrance.enter(self.confirmed[way.slot]).unwrap();
+        (starting.start().1, cursor)
+    }
+
+    fn form(&self, decoding: &Decoding, way: &Way, memory: Memory) -> Starting {
         let confirmed = self.confirmed[way.slot];
         let anchors = self.anchors.lock().unwrap();
         let catalog = anchors.load(anchors.restart_of(confirmed).unwrap()).unwrap();
@@ -113,13 +120,9 @@ impl Stage {
         options.read_by_many = true;
         let spool = DirSpool::open(self.dir.path().join("spool").join(way.slot)).unwrap();
         let decoder = Decoder::new(catalog, options, Box::new(spool)).unwrap();
-        let limits = Limits {
-            memory_bytes: 64 << 20,
-            file_bytes: 1 << 30,
-            chapter_bytes: 64 << 10,
-            dir: self.dir.path().to_owned(),
-        };
-        decoding.add(decoder, (database, Arc::clone(&self.anchors)), confirmed, limits).1
+        let limits =
+            Limits { memory, file_bytes: 1 << 30, chapter_bytes: 64 << 10, dir: self.dir.path().to_owned() };
+        decoding.add(decoder, (database, Arc::clone(&self.anchors)), confirmed, limits)
     }
 
     /// The server's messages of a slot, without descriptions.
@@ -143,14 +146,25 @@ impl Stage {
 /// Everything that a subscriber gets that has confirmed `from`, without descriptions.
 fn ours(form: &FormHandle, from: Lsn) -> Vec<Vec<u8>> {
     let mut cursor = form.entrance.enter(from).unwrap_or_else(|error| panic!("{error:?}"));
-    let (mut bytes, mut all) = (BytesMut::new(), Vec::new());
-    loop {
-        match cursor.next().unwrap() {
-            Next::Frames(more) => bytes.extend_from_slice(&more.bytes),
-            Next::Dry => break,
-            Next::Evicted => panic!("evicted"),
-        }
+    let mut bytes = BytesMut::new();
+    while let Some(more) = next(&mut cursor) {
+        bytes.extend_from_slice(&more);
     }
+    messages(bytes)
+}
+
+/// What comes next, if it is there.
+fn next(cursor: &mut Cursor) -> Option<Bytes> {
+    match cursor.next().unwrap() {
+        Next::Frames(more) => Some(more.bytes),
+        Next::Dry => None,
+        Next::Evicted => panic!("evicted"),
+    }
+}
+
+/// The messages in frames, without descriptions.
+fn messages(mut bytes: BytesMut) -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
     while let Some(frame) = frame::next(&mut bytes).unwrap() {
         let WalsenderMessage::XLogData { data, .. } = WalsenderMessage::decode(frame.body).unwrap() else {
             panic!("no message")
@@ -207,7 +221,7 @@ fn l4_one_pass_serves_every_form() {
     let entered = stage.runtime.enter();
     let decoding = Decoding::start(stage.readers.clone());
     let until = CancellationToken::new();
-    let forms: Vec<FormHandle> = std::thread::scope(|scope| {
+    let (forms, _readers): (Vec<FormHandle>, Vec<Cursor>) = std::thread::scope(|scope| {
         let _ends = until.clone().drop_guard();
         let working = scope.spawn(|| work(&stage.cluster, &until));
         // Each comes later than the one before, and has to catch up.
@@ -215,7 +229,7 @@ fn l4_one_pass_serves_every_form() {
             std::thread::sleep(Duration::from_millis(700));
             stage.add(&decoding, way)
         });
-        let forms = forms.collect();
+        let forms = forms.unzip();
         std::thread::sleep(Duration::from_secs(1));
         until.cancel();
         assert!(working.join().unwrap() > 3);
@@ -271,4 +285,46 @@ fn l4_one_pass_serves_every_form() {
         assert!(joined.elapsed() < PATIENCE, "{:?}", decoding.figures());
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+#[test]
+fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = Stage::start(major);
+    let entered = stage.runtime.enter();
+    let decoding = Decoding::start(stage.readers.clone());
+    let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 300) i";
+    (0..100).for_each(|_| drop(stage.cluster.sql(DB, sql).unwrap()));
+    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+    wait_for("the WAL", PATIENCE, || Ok(stage.received.written() >= end)).unwrap();
+    let way = &WAYS[0];
+    let starting = stage.form(&decoding, way, Memory::new(1 << 20));
+    let enter = || starting.handle().entrance.enter(stage.confirmed[way.slot]).unwrap();
+    let (mut first, mut last) = (enter(), enter());
+    let form = starting.start().1;
+    let mut before = Lsn::INVALID;
+    wait_for("the form to stand", PATIENCE, || {
+        std::thread::sleep(Duration::from_millis(300));
+        let at = form.position.get();
+        Ok(at.is_valid() && std::mem::replace(&mut before, at) == at)
+    })
+    .unwrap();
+    assert!(before < end, "both readers have all before them, and memory has no room for it");
+    let mut read = BytesMut::new();
+    wait_for("the first reader to have everything", PATIENCE, || {
+        while let Some(more) = next(&mut first) {
+            read.extend_from_slice(&more);
+        }
+        Ok(form.position.get() >= end && first.is_level())
+    })
+    .unwrap();
+    drop(entered);
+    let read = messages(read);
+    assert_eq!(rows(&read), 30_000);
+    // The other one has it from files.
+    let mut late = BytesMut::new();
+    while let Some(more) = next(&mut last) {
+        late.extend_from_slice(&more);
+    }
+    assert_eq!(messages(late), read);
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use track::{Limits, Track};
+use track::{Limits, Memory, Track};
 
 const NO_TIME: PgTimestamp = PgTimestamp(0);
 const START: Lsn = Lsn::new(1000);
@@ -45,7 +45,12 @@ type Running = JoinHandle<(Ended, Link)>;
 impl Stage {
     fn new(memory_bytes: usize, file_bytes: u64) -> Stage {
         let dir = tempfile::tempdir().unwrap();
-        let limits = Limits { memory_bytes, file_bytes, chapter_bytes: 1 << 16, dir: dir.path().to_owned() };
+        let limits = Limits {
+            memory: Memory::new(memory_bytes),
+            file_bytes,
+            chapter_bytes: 1 << 16,
+            dir: dir.path().to_owned(),
+        };
         Stage {
             runtime: Runtime::new().unwrap(),
             track: Track::new(START, limits),

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use crate::error::Error;
 use crate::portion::Portion;
 use crate::scan::{Frames, Open, Role, last_lsn, message, role};
-use crate::shared::{Chapter, Found, Shared};
+use crate::shared::{Chapter, Found, Needs, Shared};
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Entrance {
         };
         let id = state.next_cursor;
         state.next_cursor += 1;
-        state.needs(id, chapter.first());
+        state.cursors.insert(id, Needs { from: chapter.first(), at: chapter.offset });
         drop(state);
         Ok(Cursor::new(Arc::clone(&self.shared), id, from, chapter))
     }
@@ -76,6 +76,8 @@ pub struct Cursor {
     /// Where the next bytes are.
     at: u64,
     stage: Stage,
+    /// Everything that ends before this position can be read.
+    complete_to: Lsn,
     /// What is handed out before anything else is read.
     ready: VecDeque<Bytes>,
     looks: u64,
@@ -129,6 +131,7 @@ impl Cursor {
             id,
             at,
             stage: Stage::Seeking { from, walk },
+            complete_to: Lsn::INVALID,
             ready: VecDeque::new(),
             looks: 0,
             shared,
@@ -145,6 +148,12 @@ impl Cursor {
     #[must_use]
     pub fn is_level(&self) -> bool {
         self.ready.is_empty() && self.at >= *self.tail.borrow()
+    }
+
+    /// Says that everything that ends before `lsn` can be read already. So what is open now ends
+    /// behind that, and a reader that has confirmed no more than that needs it.
+    pub fn is_complete_to(&mut self, lsn: Lsn) {
+        self.complete_to = self.complete_to.max(lsn);
     }
 
     /// Returns what comes next.
@@ -165,6 +174,7 @@ impl Cursor {
                     self.shared.state().was_read(&place, portion, self.at)
                 }
                 Found::Gone => return Ok(Next::Evicted),
+                Found::Dry if self.needs_what_is_open() => continue,
                 Found::Dry => {
                     self.looks += 1;
                     self.tail.borrow_and_update();
@@ -181,7 +191,20 @@ impl Cursor {
         }
     }
 
-    /// Says which bytes are needed from now on.
+    /// Goes back to the first of the transactions that are open at the end, if they are known to be
+    /// needed.
+    fn needs_what_is_open(&mut self) -> bool {
+        let Stage::Seeking { from, walk } = &mut self.stage else { return false };
+        if self.complete_to < *from || !walk.open.is_between() || walk.open.streams.is_empty() {
+            return false;
+        }
+        self.at = walk.at;
+        let stage = needed_from(walk, walk.at);
+        self.enter_stage(stage);
+        true
+    }
+
+    /// Says where it is, and which bytes are needed from now on.
     fn note(&self) {
         let needed = match &self.stage {
             Stage::Seeking { walk, .. } => {
@@ -191,7 +214,7 @@ impl Cursor {
             Stage::Picking { walk, .. } | Stage::Describing { walk } => walk.at,
             Stage::Sending => self.at,
         };
-        self.shared.state().needs(self.id, needed.min(self.at));
+        self.shared.needs(self.id, Needs { from: needed.min(self.at), at: self.at });
     }
 
     /// Takes bytes while not everything is needed as it is.
@@ -208,7 +231,12 @@ impl Cursor {
             Stage::Describing { walk } => describe(walk, &mut self.ready),
             Stage::Sending => None,
         };
-        let Some(stage) = next else { return };
+        if let Some(stage) = next {
+            self.enter_stage(stage);
+        }
+    }
+
+    fn enter_stage(&mut self, stage: Stage) {
         // The next stage begins where it says, or where this one ended.
         let walk = match (&stage, &self.stage) {
             (Stage::Picking { walk, .. } | Stage::Describing { walk }, _) => Some(walk),
@@ -228,7 +256,7 @@ impl Cursor {
 
 impl Drop for Cursor {
     fn drop(&mut self) {
-        self.shared.state().forget(self.id);
+        self.shared.forget(self.id);
     }
 }
 
@@ -245,16 +273,7 @@ fn seek(from: Lsn, walk: &mut Walk) -> Option<Stage> {
                 Role::Single(_) => walk.open.late.unwrap_or(at),
                 _ => at,
             };
-            let described = std::mem::take(&mut walk.described);
-            let open: HashSet<Xid> = walk.open.streams.keys().copied().collect();
-            let first = walk.open.streams.values().copied().min();
-            return Some(match first {
-                Some(first) => {
-                    let walk = Walk::new(first, Open::default(), described);
-                    Stage::Picking { until: at, open, walk }
-                }
-                None => Stage::Describing { walk: Walk::new(at, Open::default(), described) },
-            });
+            return Some(needed_from(walk, at));
         }
         if role == Role::Describes {
             // Kind and object: a later description takes the place of an earlier one.
@@ -265,6 +284,20 @@ fn seek(from: Lsn, walk: &mut Walk) -> Option<Stage> {
         walk.open.take(role, at);
     }
     None
+}
+
+/// What comes after looking: everything from `at` on is needed, and before it what is open there.
+fn needed_from(walk: &mut Walk, at: u64) -> Stage {
+    let described = std::mem::take(&mut walk.described);
+    let open: HashSet<Xid> = walk.open.streams.keys().copied().collect();
+    let first = walk.open.streams.values().copied().min();
+    match first {
+        Some(first) => {
+            let walk = Walk::new(first, Open::default(), described);
+            Stage::Picking { until: at, open, walk }
+        }
+        None => Stage::Describing { walk: Walk::new(at, Open::default(), described) },
+    }
 }
 
 /// Hands out the blocks of open transactions.

@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base::Lsn;
+use rustix::buffer::spare_capacity;
 
 use crate::error::Error;
 use crate::portion::Portion;
@@ -63,9 +65,19 @@ impl InFile {
 
     pub(crate) fn read(&self) -> Result<Portion, Error> {
         let size = usize::try_from(self.piece.end - self.piece.start).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; size];
+        let mut bytes = Vec::with_capacity(size);
         let failed = |error| Error { doing: "read a spilled track in", path: self.dir.clone(), error };
-        self.file.read_exact_at(&mut bytes, self.within).map_err(failed)?;
+        // Not `read_exact_at`: the bytes would have to be cleared before.
+        while bytes.len() < size {
+            let at = self.within + bytes.len() as u64;
+            match rustix::io::pread(&self.file, spare_capacity(&mut bytes), at) {
+                Ok(0) => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed(error.into())),
+            }
+        }
+        // The allocator may have given more room than that.
+        bytes.truncate(size);
         Ok(Portion { bytes: bytes.into(), last: self.piece.last })
     }
 }

@@ -7,9 +7,10 @@
 //!                        '-- enter(LSN): finds its chapter, passes over what was confirmed
 //! ```
 //! A track has pgoutput's messages in the form in which they are sent, so that one encoding serves
-//! every reader (rule L4). The newest part is in memory. An older part goes into files while some
-//! cursor still has to read it. If the files would grow beyond their limit, the cursors that are
-//! furthest behind are evicted: nobody is waited for.
+//! every reader (rule L4). The newest part is in memory, which all tracks share. An older part goes
+//! into files while some cursor still has to read it. If the files would grow beyond their limit, the
+//! cursors that are furthest behind are evicted: nobody is waited for. Only a writer that runs ahead
+//! of all readers may wait for the first of them ([`Track::wait_for_readers`]).
 //!
 //! # Where a reader enters
 //!
@@ -30,11 +31,13 @@
 //!   position ([`Track::with_two_phase_at`]).
 //!
 //! While a cursor does not know yet whether the end of a streamed transaction is before its
-//! position, it hands nothing out.
+//! position, it hands nothing out. It knows when something comes that ends behind its position, or
+//! when it is told that everything before has come ([`Cursor::is_complete_to`]).
 
 mod cursor;
 mod error;
 mod files;
+mod memory;
 mod portion;
 mod scan;
 mod shared;
@@ -42,5 +45,6 @@ mod track;
 
 pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
+pub use memory::Memory;
 pub use portion::Portion;
 pub use track::{Limits, Pushed, TooLong, Track};

@@ -1,12 +1,14 @@
 //! What a track's writer and its cursors share.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base::Lsn;
 use tokio::sync::watch;
 
 use crate::files::{Files, InFile};
+use crate::memory::Part;
 use crate::portion::Portion;
 use crate::scan::Open;
 
@@ -14,6 +16,8 @@ use crate::scan::Open;
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
+    /// A reader has come near the end while the writer waits for one.
+    pub(crate) came_near: Condvar,
     /// The end of what can be read.
     pub(crate) tail: watch::Sender<u64>,
 }
@@ -22,13 +26,15 @@ pub(crate) struct Shared {
 pub(crate) struct State {
     /// Consecutive portions, the newest part, by their first byte.
     pub(crate) portions: VecDeque<(u64, Portion)>,
-    pub(crate) memory: usize,
+    /// The memory of `portions`.
+    pub(crate) memory: Part,
     pub(crate) files: Files,
     pub(crate) recent: Recent,
     /// Where the chapters begin that can be entered.
     pub(crate) chapters: VecDeque<Chapter>,
-    /// By cursor, the first byte that it needs.
-    pub(crate) cursors: HashMap<u64, u64>,
+    pub(crate) cursors: HashMap<u64, Needs>,
+    /// The writer waits until a reader is near the end.
+    pub(crate) writer_waits: bool,
     pub(crate) next_cursor: u64,
     /// Bytes before are gone.
     pub(crate) floor: u64,
@@ -37,19 +43,23 @@ pub(crate) struct State {
 }
 
 /// What was read from files last: readers that are near one another read it once.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Recent {
     /// By their first byte; the latest comes last.
     pieces: VecDeque<(u64, Portion)>,
     bytes: usize,
-    bytes_max: usize,
+}
+
+/// Where a cursor is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needs {
+    /// The first byte that it may still ask for.
+    pub(crate) from: u64,
+    /// What it reads next.
+    pub(crate) at: u64,
 }
 
 impl Recent {
-    pub(crate) fn new(bytes_max: usize) -> Recent {
-        Recent { pieces: VecDeque::new(), bytes: 0, bytes_max }
-    }
-
     /// The bytes from `at` on.
     fn find(&self, at: u64) -> Option<Portion> {
         let has =
@@ -57,13 +67,13 @@ impl Recent {
         self.pieces.iter().rev().find(has).map(|(start, portion)| portion.behind(at - start))
     }
 
-    /// Keeps the piece that begins at `start`.
-    fn keep(&mut self, start: u64, portion: Portion) {
+    /// Keeps the piece that begins at `start`, and no more than `bytes_max` of all.
+    fn keep(&mut self, start: u64, portion: Portion, bytes_max: usize) {
         // One that has grown takes the place of what it was.
         self.forget(|known, _| known == start);
         self.bytes += portion.bytes.len();
         self.pieces.push_back((start, portion));
-        while self.bytes > self.bytes_max {
+        while self.bytes > bytes_max {
             let Some((_, oldest)) = self.pieces.pop_front() else { break };
             self.bytes -= oldest.bytes.len();
         }
@@ -102,6 +112,40 @@ impl Shared {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Says where a cursor is.
+    pub(crate) fn needs(&self, cursor: u64, needs: Needs) {
+        let mut state = self.state();
+        state.cursors.insert(cursor, needs);
+        self.tell_writer(&state);
+    }
+
+    /// The cursor is gone.
+    pub(crate) fn forget(&self, cursor: u64) {
+        let mut state = self.state();
+        state.cursors.remove(&cursor);
+        self.tell_writer(&state);
+    }
+
+    fn tell_writer(&self, state: &State) {
+        if state.writer_waits && !state.is_far_ahead() {
+            self.came_near.notify_one();
+        }
+    }
+
+    /// Waits while all readers are far from the end, but no longer than `most`. Returns whether one
+    /// is near, or there is none.
+    pub(crate) fn wait_for_readers(&self, most: Duration) -> bool {
+        let mut state = self.state();
+        if !state.is_far_ahead() {
+            return true;
+        }
+        state.writer_waits = true;
+        let waited = self.came_near.wait_timeout_while(state, most, |state| state.is_far_ahead());
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.writer_waits = false;
+        !state.is_far_ahead()
+    }
 }
 
 impl State {
@@ -125,20 +169,33 @@ impl State {
     /// Keeps what was read at `place` for others. Returns the bytes from `at` on.
     pub(crate) fn was_read(&mut self, place: &InFile, portion: Portion, at: u64) -> Portion {
         let rest = portion.behind(at - place.start());
-        self.recent.keep(place.start(), portion);
+        self.recent.keep(place.start(), portion, self.memory.most() / 2);
         rest
     }
 
-    pub(crate) fn needs(&mut self, cursor: u64, at: u64) {
-        self.cursors.insert(cursor, at);
-    }
-
-    pub(crate) fn forget(&mut self, cursor: u64) {
-        self.cursors.remove(&cursor);
-    }
-
     pub(crate) fn least_needed(&self) -> Option<u64> {
-        self.cursors.values().copied().filter(|at| *at >= self.floor).min()
+        self.cursors.values().map(|needs| needs.from).filter(|from| *from >= self.floor).min()
+    }
+
+    /// Whether more of what comes than half of the memory waits for the reader that is furthest
+    /// along. More would only go into files.
+    fn is_far_ahead(&self) -> bool {
+        let end = self.portions.back().map_or(0, |(start, portion)| start + portion.bytes.len() as u64);
+        let furthest = self.cursors.values().map(|needs| needs.at).max();
+        furthest.is_some_and(|at| end.saturating_sub(at) > self.memory.most() as u64 / 2)
+    }
+
+    /// Appends what comes next.
+    pub(crate) fn push(&mut self, start: u64, portion: Portion) {
+        self.memory.take(portion.bytes.len());
+        self.portions.push_back((start, portion));
+    }
+
+    /// Takes the oldest portion out of memory.
+    pub(crate) fn pop(&mut self) {
+        if let Some((_, portion)) = self.portions.pop_front() {
+            self.memory.give_back(portion.bytes.len());
+        }
     }
 
     /// Forgets what is before `floor`.
@@ -170,22 +227,23 @@ mod tests {
 
     #[test]
     fn what_was_read_last_is_kept_up_to_its_bound() {
-        let mut recent = Recent::new(8);
+        let mut recent = Recent::default();
+        let keep = |recent: &mut Recent, start, bytes| recent.keep(start, portion(bytes), 8);
         let found = |recent: &Recent, at: u64| recent.find(at).map(|portion| portion.bytes);
-        recent.keep(10, portion(b"abc"));
+        keep(&mut recent, 10, b"abc");
         assert_eq!(found(&recent, 11).as_deref(), Some(&b"bc"[..]));
         assert!(found(&recent, 9).is_none() && found(&recent, 13).is_none());
         // A piece that has grown.
-        recent.keep(10, portion(b"abcde"));
+        keep(&mut recent, 10, b"abcde");
         assert_eq!((found(&recent, 13).as_deref(), recent.bytes), (Some(&b"de"[..]), 5));
-        recent.keep(15, portion(b"fgh"));
+        keep(&mut recent, 15, b"fgh");
         assert!(found(&recent, 10).is_some());
-        recent.keep(18, portion(b"i"));
+        keep(&mut recent, 18, b"i");
         assert!(found(&recent, 10).is_none() && found(&recent, 15).is_some(), "the oldest goes");
         recent.release(18);
         assert!(found(&recent, 15).is_none() && found(&recent, 18).is_some());
         assert_eq!(recent.bytes, 1);
-        recent.keep(19, portion(b"larger than all"));
+        keep(&mut recent, 19, b"larger than all");
         assert_eq!((recent.bytes, recent.pieces.len()), (0, 0));
     }
 }

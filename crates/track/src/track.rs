@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use base::{Lsn, PgTimestamp};
 use proto::frame::copy_data_header;
@@ -13,19 +14,20 @@ use tokio::sync::watch;
 use crate::cursor::{Cursor, Entrance, NotHere};
 use crate::error::Error;
 use crate::files::Files;
+use crate::memory::Memory;
 use crate::portion::Portion;
 use crate::scan::{BEFORE, Open, Role, role};
 use crate::shared::{Chapter, Recent, Shared, State};
 
-/// What lies in files is read in as many pieces, or more, for the bytes that may be in memory.
+/// What lies in files is read in pieces of this size, or smaller ones where less memory is there.
+const PIECE_BYTES: u64 = 128 << 10;
 const PIECES: u64 = 64;
 
 /// The most that a track keeps.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Limits {
-    /// Bytes in memory, of the newest part. What readers that lag read from files may take as much
-    /// again.
-    pub memory_bytes: usize,
+    /// For the newest part, shared with other tracks.
+    pub memory: Memory,
     /// Bytes in files.
     pub file_bytes: u64,
     /// A chapter with more bytes than this ends at the next opportunity.
@@ -77,19 +79,25 @@ impl Track {
     #[must_use]
     pub fn new(begins_at: Lsn, limits: Limits) -> Track {
         let chapter = Chapter { offset: 0, complete_from: begins_at, open: Open::default() };
+        let piece_bytes = PIECE_BYTES.min(limits.memory.bytes() as u64 / PIECES);
         let state = State {
             portions: VecDeque::new(),
-            memory: 0,
-            files: Files::new(limits.dir.clone(), limits.memory_bytes as u64 / PIECES),
-            recent: Recent::new(limits.memory_bytes),
+            memory: limits.memory.part(),
+            files: Files::new(limits.dir.clone(), piece_bytes),
+            recent: Recent::default(),
             chapters: VecDeque::from([chapter]),
             cursors: HashMap::new(),
+            writer_waits: false,
             next_cursor: 0,
             floor: 0,
             complete_from: begins_at,
         };
         Track {
-            shared: Arc::new(Shared { state: Mutex::new(state), tail: watch::Sender::new(0) }),
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                came_near: Condvar::new(),
+                tail: watch::Sender::new(0),
+            }),
             limits,
             pending: Vec::new(),
             pending_last: Lsn::INVALID,
@@ -146,13 +154,14 @@ impl Track {
             return Ok(());
         }
         let last = std::mem::replace(&mut self.pending_last, Lsn::INVALID);
-        let portion = Portion { bytes: std::mem::take(&mut self.pending).into(), last };
+        // The next one is often as long.
+        let next = Vec::with_capacity(self.pending.len());
+        let portion = Portion { bytes: std::mem::replace(&mut self.pending, next).into(), last };
         let start = self.offset;
         self.offset += portion.bytes.len() as u64;
         {
             let mut state = self.shared.state();
-            state.memory += portion.bytes.len();
-            state.portions.push_back((start, portion));
+            state.push(start, portion);
             state.complete_from = self.complete_from;
         }
         self.shared.tail.send_replace(self.offset);
@@ -164,19 +173,21 @@ impl Track {
         let mut state = self.shared.state();
         let state = &mut *state;
         let mut failed = None;
-        while state.memory > self.limits.memory_bytes && state.portions.len() > 1 {
+        while state.portions.len() > 1 && state.memory.is_over(false) {
             let Some((start, portion)) = state.portions.front().cloned() else { break };
             let end = start + portion.bytes.len() as u64;
             let least = state.least_needed();
             let is_needed = least.is_some_and(|least| least < end);
+            if !state.memory.is_over(is_needed) {
+                break;
+            }
             let spilled = if is_needed { Some(state.files.append(start, &portion)) } else { None };
             if !matches!(spilled, Some(Ok(()))) {
                 state.files.release(u64::MAX);
                 state.raise(end);
             }
             failed = failed.or(spilled.and_then(Result::err));
-            state.portions.pop_front();
-            state.memory -= portion.bytes.len();
+            state.pop();
         }
         let least = state.least_needed();
         state.recent.release(least.unwrap_or(u64::MAX));
@@ -218,6 +229,14 @@ impl Track {
     #[must_use]
     pub fn kept_bytes(&self) -> (usize, u64) {
         let state = self.shared.state();
-        (state.memory + self.pending.len(), state.files.size())
+        (state.memory.used() + self.pending.len(), state.files.size())
+    }
+
+    /// Waits while what every reader has still to read takes more than half of the memory, but no
+    /// longer than `most`. Returns whether to go on: what is written before somebody needs it goes
+    /// into files and is read again. Without a reader there is nobody to wait for.
+    #[must_use]
+    pub fn wait_for_readers(&self, most: Duration) -> bool {
+        self.shared.wait_for_readers(most)
     }
 }

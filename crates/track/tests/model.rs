@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
 
 use base::{Lsn, Oid, PgTimestamp, Xid};
 use bytes::{Bytes, BytesMut};
@@ -11,7 +12,7 @@ use proto::frame;
 use proto::pgoutput::encode::{self, Marker};
 use proto::pgoutput::{CommitInfo, Message, ReplicaIdentity, decode};
 use proto::replication::WalsenderMessage;
-use track::{Cursor, Limits, Next, Pushed, Track};
+use track::{Cursor, Limits, Memory, Next, Pushed, Track};
 
 const RELATIONS: u32 = 3;
 const NO_TIME: PgTimestamp = PgTimestamp(0);
@@ -65,6 +66,8 @@ struct Stream {
     next_xid: u32,
     /// All messages but descriptions, each with the transaction that it is a part of.
     list: Vec<(Of, Vec<u8>)>,
+    /// How many of them, and what ends before which position, can be read.
+    flushed: (usize, u64),
 }
 
 /// What a message belongs to.
@@ -87,6 +90,7 @@ impl Stream {
             open: HashMap::new(),
             next_xid: 700,
             list: Vec::new(),
+            flushed: (0, 1),
         }
     }
 
@@ -191,17 +195,32 @@ impl Stream {
                 self.message(of, |out| encode::message(out, None, false, at, (b"p", b"c")));
             }
             Event::Alter(relation) => *self.versions.entry(*relation).or_default() += 1,
-            Event::Flush | Event::Enter(_) | Event::Read(..) => self.track.flush().unwrap(),
+            Event::Flush | Event::Enter(_) | Event::Read(..) => self.flush(),
         }
+    }
+
+    fn flush(&mut self) {
+        self.track.flush().unwrap();
+        self.flushed = (self.list.len(), self.lsn + 8);
+    }
+
+    /// The first message of what ends at or behind `from`.
+    fn first(&self, from: u64) -> Option<usize> {
+        self.list.iter().position(|(of, _)| match of {
+            Of::Whole(end) | Of::Stream(_, Some(end)) => *end >= from,
+            Of::Stream(_, None) => false,
+        })
     }
 
     /// What somebody gets who has confirmed everything before `from`, without descriptions.
     fn expected(&self, from: u64) -> Vec<Vec<u8>> {
-        let first = self.list.iter().position(|(of, _)| match of {
-            Of::Whole(end) | Of::Stream(_, Some(end)) => *end >= from,
-            Of::Stream(_, None) => false,
-        });
-        let Some(first) = first else { return Vec::new() };
+        self.expected_by(from, None)
+    }
+
+    /// The same of somebody who knew, when so many messages could be read, that everything before
+    /// `from` had come.
+    fn expected_by(&self, from: u64, told: Option<usize>) -> Vec<Vec<u8>> {
+        let Some(first) = self.first(from).into_iter().chain(told).min() else { return Vec::new() };
         let is_abort = |xid: u32, message: &[u8]| {
             message[0] == b'A' && message[1..5] == message[5..9] && message[1..5] == xid.to_be_bytes()
         };
@@ -228,6 +247,9 @@ struct Reader {
     in_streams: HashMap<(u32, u32), String>,
     block: Option<u32>,
     is_evicted: bool,
+    /// How many messages could be read when something was open, and it was told that everything
+    /// before `from` had come.
+    told: Option<usize>,
 }
 
 impl Reader {
@@ -241,14 +263,35 @@ impl Reader {
             in_streams: HashMap::new(),
             block: None,
             is_evicted: false,
+            told: None,
         }
     }
 
-    fn read(&mut self, times: usize) {
+    /// As [`Reader::read`], and says how far the stream is complete.
+    fn read_told(&mut self, times: usize, stream: &Stream) {
+        let (count, complete_to) = stream.flushed;
+        self.cursor.is_complete_to(Lsn::new(complete_to));
+        let was_dry = self.read(times);
+        if self.told.is_some() || stream.first(self.from).is_some_and(|first| first < count) {
+            return;
+        }
+        let is_told = complete_to >= self.from;
+        assert!(is_told || self.got.is_empty(), "before it is known what is needed");
+        if !self.got.is_empty() || (was_dry && is_told && !stream.open.is_empty()) {
+            self.told = Some(count);
+        }
+    }
+
+    /// Reads so often, or until nothing more is there; returns whether that is so.
+    fn read(&mut self, times: usize) -> bool {
+        let mut was_dry = false;
         for _ in 0..times {
             match self.cursor.next().unwrap() {
                 Next::Frames(portion) => self.bytes.extend_from_slice(&portion.bytes),
-                Next::Dry => break,
+                Next::Dry => {
+                    was_dry = true;
+                    break;
+                }
                 Next::Evicted => {
                     self.is_evicted = true;
                     break;
@@ -262,6 +305,7 @@ impl Reader {
             };
             self.take(data);
         }
+        was_dry
     }
 
     fn take(&mut self, data: Bytes) {
@@ -307,16 +351,16 @@ fn play(events: &[Event], limits: Limits) {
             }
             Event::Read(number, times) => {
                 if let Some(reader) = readers.get_mut(*number) {
-                    reader.read(*times);
+                    reader.read_told(*times, &stream);
                 }
             }
             _ => {}
         }
     }
-    stream.track.flush().unwrap();
+    stream.flush();
     for reader in &mut readers {
-        reader.read(usize::MAX);
-        let expected = stream.expected(reader.from);
+        reader.read_told(usize::MAX, &stream);
+        let expected = stream.expected_by(reader.from, reader.told);
         if reader.is_evicted {
             assert!(expected.starts_with(&reader.got), "what came before the eviction");
         } else {
@@ -328,7 +372,7 @@ fn play(events: &[Event], limits: Limits) {
 }
 
 fn limits(memory_bytes: usize, file_bytes: u64, chapter_bytes: u64) -> Limits {
-    Limits { memory_bytes, file_bytes, chapter_bytes, dir: std::env::temp_dir() }
+    Limits { memory: Memory::new(memory_bytes), file_bytes, chapter_bytes, dir: std::env::temp_dir() }
 }
 
 proptest! {
@@ -415,4 +459,40 @@ fn nobody_is_woken_for_nothing() {
     assert_eq!(cursor.next().unwrap(), Next::Dry);
     assert_eq!(cursor.looks(), 1);
     assert!(cursor.is_level());
+}
+
+#[test]
+fn l4_a_writer_waits_for_the_reader_that_is_furthest_along() {
+    let some = Duration::from_millis(20);
+    let mut stream = Stream::new(limits(4_000, 1 << 30, 1_000));
+    let write = |stream: &mut Stream, events: &[Event]| {
+        events.iter().chain([&Event::Flush]).for_each(|event| stream.play(event));
+    };
+    let whole = vec![Event::Whole(vec![0, 1, 2]); 30];
+    write(&mut stream, &whole);
+    assert!(stream.track.wait_for_readers(some), "nobody reads it");
+    let mut late = stream.track.enter(Lsn::new(stream.lsn)).unwrap();
+    write(&mut stream, &whole);
+    assert!(!stream.track.wait_for_readers(some), "the only reader is far behind");
+    let mut first = stream.track.enter(Lsn::new(stream.lsn)).unwrap();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            std::thread::sleep(some);
+            while !matches!(first.next().unwrap(), Next::Dry) {}
+        });
+        let begun = Instant::now();
+        assert!(stream.track.wait_for_readers(Duration::from_secs(60)));
+        assert!(begun.elapsed() < Duration::from_secs(30), "it was told");
+        reading.join().unwrap();
+    });
+    // A reader that cannot hand out a long transaction yet has read it nevertheless.
+    write(&mut stream, &vec![Event::Block(0, vec![0, 1, 2]); 30]);
+    let mut waits = stream.track.enter(Lsn::new(stream.lsn + 1_000)).unwrap();
+    drop(first);
+    while !matches!(waits.next().unwrap(), Next::Dry) {}
+    assert!(stream.track.wait_for_readers(some));
+    drop(waits);
+    assert!(!stream.track.wait_for_readers(some));
+    while !matches!(late.next().unwrap(), Next::Dry) {}
+    assert!(stream.track.wait_for_readers(some));
 }
