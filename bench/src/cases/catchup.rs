@@ -180,6 +180,9 @@ pub(crate) fn prepare(
     say.line(&format!("{name}: rows are on the publisher"));
     rig.save("empty")?;
     for arm in options.order(0) {
+        if rig.copied_by(arm) != arm {
+            continue;
+        }
         rig.restore("empty")?;
         synchronise(&mut rig, arm)?;
         say.line(&format!("{name}: {} has copied and is stopped", arm.name()));
@@ -322,7 +325,7 @@ fn write_backlog(rig: &Rig, backlog: &Backlog) -> Result<(Written, Window)> {
 }
 
 fn writing_alone(rig: &mut Rig, backlog: &Backlog, arm: Arm) -> Result<Alone> {
-    rig.restore(arm.name())?;
+    rig.restore(rig.copied_by(arm).name())?;
     warm_up(rig, backlog)?;
     let sets = sets_alone(&rig.pair.target, &backlog.sets)?;
     rig.pair.target.stop(StopMode::Fast)?;
@@ -346,7 +349,7 @@ fn catch_up(
     window: &Window,
     before: Option<&str>,
 ) -> Result<Run> {
-    rig.restore(arm.name())?;
+    rig.restore(rig.copied_by(arm).name())?;
     rig.unpark(arm)?;
     if let Some(sql) = before {
         rig.pair.target.sql(DB, sql)?;

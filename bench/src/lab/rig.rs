@@ -54,11 +54,6 @@ pub(crate) fn slot(arm: Arm) -> String {
     }
 }
 
-/// Where `arm`'s slot is kept.
-fn parked(arm: Arm) -> String {
-    format!("{}{PARKED}", arm.name())
-}
-
 /// The clusters.
 pub(crate) struct Rig {
     pub(crate) pair: Pair,
@@ -99,6 +94,21 @@ impl Rig {
     /// The server's version, as `15.8`.
     pub(crate) fn version(&self) -> Result<String> {
         Ok(first(self.pair.source.sql(DB, "SELECT split_part(version(), ' ', 2)")?))
+    }
+
+    /// Whose first copy `arm` goes on from. Another build and this one share the other's: what
+    /// differs between two copies would otherwise count as a difference of the builds.
+    pub(crate) fn copied_by(&self, arm: Arm) -> Arm {
+        match arm {
+            Arm::Ours if self.before.is_some() => Arm::Before,
+            Arm::Wal if self.before.is_some() => Arm::BeforeWal,
+            _ => arm,
+        }
+    }
+
+    /// Where `arm`'s slot is kept.
+    fn parked(&self, arm: Arm) -> String {
+        format!("{}{PARKED}", self.copied_by(arm).name())
     }
 
     fn image(&self, name: &str) -> PathBuf {
@@ -161,14 +171,14 @@ impl Rig {
 
     /// Keeps the position of `arm`'s slot; drops the slot itself.
     pub(crate) fn park(&self, arm: Arm) -> Result<()> {
-        self.copy_slot(arm, &slot(arm), &parked(arm))?;
+        self.copy_slot(arm, &slot(arm), &self.parked(arm))?;
         self.drop_slots()
     }
 
     /// Creates `arm`'s slot again at its parked position.
     pub(crate) fn unpark(&self, arm: Arm) -> Result<()> {
         self.drop_slots()?;
-        self.copy_slot(arm, &parked(arm), &slot(arm))
+        self.copy_slot(arm, &self.parked(arm), &slot(arm))
     }
 
     fn copy_slot(&self, arm: Arm, from: &str, to: &str) -> Result<()> {

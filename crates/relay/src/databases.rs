@@ -303,6 +303,8 @@ impl Databases {
         let ends = |(id, handle): &(FormId, FormHandle)| {
             let ends = handle.entrance.cursors() == 0;
             if ends {
+                // Also for one that is decoded alone, of which the pass does not know.
+                handle.end.set("nobody reads it".to_owned());
                 self.decoding.remove(*id);
             }
             !ends

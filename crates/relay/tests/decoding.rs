@@ -14,7 +14,10 @@ use client::{ConnInfo, connect};
 use output::{Decoder, Options, Publications, Streaming};
 use proto::frame;
 use proto::replication::WalsenderMessage;
-use relay::{Anchors, Decoding, FormHandle, Received, Receiver, ReceiverSettings, SharedAnchors, Starting};
+use relay::{
+    Anchors, Databases, Decoding, Form, FormHandle, FormKey, Received, Receiver, ReceiverSettings,
+    SharedAnchors, Starting, Streams, TrackLimits,
+};
 use testkit::{Cluster, Major, wait_for};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
@@ -327,4 +330,42 @@ fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other()
         late.extend_from_slice(&more);
     }
     assert_eq!(messages(late), read);
+}
+
+#[test]
+fn l4_a_form_ends_with_its_last_reader_also_while_it_is_decoded_alone() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = Stage::start(major);
+    let entered = stage.runtime.enter();
+    let decoding = Decoding::start(stage.readers.clone());
+    let info = ConnInfo::parse(&stage.cluster.url(DB)).unwrap();
+    let server = (PgVersion::from_num(major.number() * 10_000), 16 << 20);
+    let limits = TrackLimits { memory_bytes: 1 << 20, file_bytes: 1 << 30 };
+    let databases = Databases::open(&stage.dir.path().join("relay"), info, server, decoding, limits).unwrap();
+    let database = stage.catalog.databases()[0].0;
+    stage.runtime.block_on(databases.prepare(database, DB)).unwrap();
+    let begins: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_insert_lsn()").parse().unwrap();
+    // More than the memory holds, so that the form stands before it has joined the pass.
+    let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 30000) i";
+    stage.cluster.sql(DB, sql).unwrap();
+    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+    wait_for("the WAL", PATIENCE, || Ok(stage.received.written() >= end)).unwrap();
+    let form = Form {
+        proto_version: 1,
+        publications: vec!["p".to_owned()],
+        binary: false,
+        streaming: Streams::Off,
+        two_phase: false,
+        messages: false,
+        origin_none: false,
+    };
+    let key = FormKey { database, form, two_phase_at: None };
+    let restart = databases.restart_of(database, begins).unwrap();
+    let (cursor, handle) = databases.enter(&key, begins, (begins, restart)).unwrap();
+    databases.tidy(|_| Some(restart)).unwrap();
+    assert_eq!(handle.end.why(), None, "it has a reader");
+    drop(cursor);
+    databases.tidy(|_| Some(restart)).unwrap();
+    assert!(handle.end.why().is_some(), "it would be decoded for nobody, for ever");
+    drop(entered);
 }

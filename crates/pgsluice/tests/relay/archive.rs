@@ -182,8 +182,9 @@ fn what_the_publisher_has_removed_comes_from_its_archive() {
         assert!(stage.stderr().contains("reading it up to"), "{}", stage.stderr());
         // The slot is where WAL is durable here, and what is here is the publisher's.
         for name in stage.kept() {
+            // One that nobody needs may have gone since.
+            let Ok(own) = fs::read(stage.dir.path().join("data/wal").join(&name)) else { continue };
             let archived = fs::read(stage.archive.join(&name)).unwrap_or_default();
-            let own = fs::read(stage.dir.path().join("data/wal").join(&name)).unwrap();
             assert!(archived.is_empty() || archived == own, "{name} differs");
         }
         stage.stop();

@@ -2,7 +2,7 @@
 
 The task is a JSON object in the first argument: dsn, do (create, follow or drop), slot, and for
 follow also options, until and, with a new slot, create. `until` is a position; follow ends when
-everything before it has come, and has confirmed it then.
+everything before it has come, and has confirmed it then. Without one it ends with a message.
 """
 
 import json
@@ -19,7 +19,7 @@ def lsn(text):
 
 
 def follow(cursor, task):
-    until = lsn(task["until"])
+    until = lsn(task["until"]) if task["until"] else None
     cursor.start_replication(slot_name=task["slot"], options=task["options"], decode=False, status_interval=1)
     print(json.dumps({"streams": True}), flush=True)
     while True:
@@ -33,7 +33,9 @@ def follow(cursor, task):
             }
             print(json.dumps(line), flush=True)
             cursor.send_feedback(flush_lsn=message.wal_end)
-        elif cursor.wal_end >= until:
+            if until is None:
+                return
+        elif until is not None and cursor.wal_end >= until:
             break
         else:
             select.select([cursor], [], [], 1)

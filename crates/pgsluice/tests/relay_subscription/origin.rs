@@ -15,11 +15,7 @@ fn changes_of_another_origin_are_left_out() {
         let (publisher, subscriber) = (scene.publisher_cluster(), scene.subscriber_cluster());
         let (a, b) = (scene.database(), scene.sub(Way::Relayed));
         subscriber.sql(&b, "CREATE PUBLICATION p FOR TABLE t").unwrap();
-        let place = format!("host=127.0.0.1 port={} user=postgres dbname={b}", subscriber.port());
-        let back = format!(
-            "CREATE SUBSCRIPTION {a}_back CONNECTION '{place}' PUBLICATION p WITH (origin = none, copy_data = false)"
-        );
-        publisher.sql(a, &back).unwrap();
+        scene.publisher_subscribes((a, &format!("{a}_back")), &b, "origin = none, copy_data = false");
         scene.subscribe("p", "origin = none");
         // One that wants everything.
         let any = scene.more("any", "");
@@ -92,10 +88,7 @@ fn what_a_copy_wrote_is_passed_on() {
                  CREATE PUBLICATION p FOR TABLE t",
             )
             .unwrap();
-        let place = format!("host=127.0.0.1 port={} user=postgres dbname={first}", subscriber.port());
-        publisher
-            .sql(scene.database(), &format!("CREATE SUBSCRIPTION {first} CONNECTION '{place}' PUBLICATION p"))
-            .unwrap();
+        scene.publisher_subscribes((scene.database(), &first), &first, "");
         let ready = "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel";
         wait_for("the copy", BOUND, || Ok(scene.at_publisher(ready) == "t")).unwrap();
         subscriber

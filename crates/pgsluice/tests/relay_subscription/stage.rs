@@ -300,6 +300,24 @@ impl Scene {
         self.ready();
     }
 
+    /// Makes a subscription in `at`, a database of the publisher's server, to publication `p` of
+    /// `from`, a database of the subscribers' server.
+    ///
+    /// Its slot is made before. The statement would wait for transactions of the other server with
+    /// its own one open, and another test's statement there may wait for that one.
+    #[track_caller]
+    pub(crate) fn publisher_subscribes(&self, (at, name): (&str, &str), from: &str, with: &str) {
+        let two_phase = with.contains("two_phase");
+        let slot =
+            format!("SELECT pg_create_logical_replication_slot('{name}', 'pgoutput', false, {two_phase})");
+        self.subscriber.sql(from, &slot).unwrap_or_else(|error| panic!("{error:#}"));
+        let place = format!("host=127.0.0.1 port={} user=postgres dbname={from}", self.subscriber.port());
+        let with = [with, "create_slot = false"].map(str::trim).join(", ");
+        let with = with.trim_start_matches(", ");
+        let sql = format!("CREATE SUBSCRIPTION {name} CONNECTION '{place}' PUBLICATION p WITH ({with})");
+        self.served.publisher.sql(at, &sql).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
     /// Makes one of the subscriptions.
     pub(crate) fn try_to_subscribe(&self, way: Way, publications: &str, with: &str) -> Result<(), String> {
         let with = if with.is_empty() { String::new() } else { format!("WITH ({with})") };

@@ -164,17 +164,18 @@ fn prepared_transactions_pass_two_relays_one_behind_the_other() {
         subscriber.sql(&middle, "CREATE PUBLICATION p FOR TABLE t").unwrap();
         publisher.sql(&last, &tables).unwrap();
         subscriber.sql(&last, TABLES).unwrap();
-        let subscribe = |at: &Cluster, name: &str, place: &str| {
-            let options = "WITH (two_phase = on)";
-            let sql = format!("CREATE SUBSCRIPTION {name} CONNECTION '{place}' PUBLICATION p {options}");
-            at.sql(&last, &sql).unwrap_or_else(|error| panic!("{error:#}"));
+        let is_ready = |at: &Cluster| {
             let ready = "SELECT bool_and(subtwophasestate = 'e') FROM pg_subscription s
                           JOIN pg_database d ON d.oid = s.subdbid WHERE datname = current_database()";
             wait_for("two-phase commit", BOUND, || Ok(at.one(&last, ready) == "t")).unwrap();
         };
-        let back = format!("host=127.0.0.1 port={} user=postgres dbname={middle}", subscriber.port());
-        subscribe(publisher, &format!("{last}_3"), &back);
-        subscribe(subscriber, &format!("{last}_4"), &scene.conninfo(Way::Relayed, &last));
+        scene.publisher_subscribes((&last, &format!("{last}_3")), &middle, "two_phase = on");
+        is_ready(publisher);
+        let place = scene.conninfo(Way::Relayed, &last);
+        let sql =
+            format!("CREATE SUBSCRIPTION {last}_4 CONNECTION '{place}' PUBLICATION p WITH (two_phase = on)");
+        subscriber.sql(&last, &sql).unwrap_or_else(|error| panic!("{error:#}"));
+        is_ready(subscriber);
         let ends = || {
             [publisher.sql(&last, PREPARED), subscriber.sql(&last, PREPARED)]
                 .map(|rows| shown(&rows.unwrap()))
