@@ -1,5 +1,5 @@
 //! Documents that are generated: references printed by the program, figures from recorded runs,
-//! numbers of lines in links to the code, and the site of all documents.
+//! numbers of lines in links to the code, names of types, and the site of all documents.
 //!
 //! `cargo x docs` writes them; `cargo x docs --check` only says which are out of date. Both build
 //! the site below `target/` and follow its links. On a machine without mdBook, `--check` leaves out
@@ -8,6 +8,7 @@
 mod anchors;
 mod catchup;
 mod marked;
+mod names;
 mod records;
 mod site;
 
@@ -26,6 +27,9 @@ const REFERENCES: [(&[&str], &str); 3] = [
     (&["man"], "docs/pgsluice.1"),
 ];
 
+/// Has a table of the types that several crates have under one name.
+const GLOSSARY: &str = "docs/glossary.md";
+
 /// Where benchmarks record their runs.
 const RECORDS: &str = "docs/benchmarks";
 
@@ -40,8 +44,16 @@ pub(crate) fn run(check_only: bool) -> Result<bool> {
     fine &= keep(catchup::CHART, &catchup::chart(&records)?, check_only)?;
     fine &= keep("README.md", &readme(&records)?, check_only)?;
     fine &= keep(site::SUMMARY, &summary()?, check_only)?;
+    fine &= keep(GLOSSARY, &glossary()?, check_only)?;
     fine &= site::build(&program, check_only)?;
     Ok(fine)
+}
+
+/// The glossary with the types that several crates have under one name.
+fn glossary() -> Result<String> {
+    let root = testkit::workspace_dir();
+    let text = std::fs::read_to_string(root.join(GLOSSARY)).context(GLOSSARY)?;
+    marked::with_block(&text, "names", &names::table(&root.join("crates"))?)
 }
 
 /// The table of contents with the decisions that are recorded.

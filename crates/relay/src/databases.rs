@@ -10,7 +10,7 @@ use base::{Lsn, Oid, PgVersion, with_causes};
 use catalog::{Catalog, Look};
 use client::ConnInfo;
 use output::{Decoder, Options, Publications};
-use track::{Cursor, Limits, Memory};
+use track::{Cursor, Limits, TrackMemory};
 use txn::DirSpool;
 use types::Settings;
 
@@ -30,7 +30,7 @@ const WORK_MEM_BYTES: usize = 16 << 20;
 /// Limits of the forms' tracks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TrackLimits {
-    /// Of all tracks together; see [`Memory`].
+    /// Of all tracks together; see [`TrackMemory`].
     pub memory_bytes: usize,
     /// Of each; see [`Limits::file_bytes`].
     pub file_bytes: u64,
@@ -50,7 +50,7 @@ pub struct Databases {
     segment_size: u64,
     decoding: Decoding,
     /// Of all tracks.
-    memory: Memory,
+    memory: TrackMemory,
     /// Of each track.
     file_bytes: u64,
     known: Mutex<HashMap<Oid, SharedAnchors>>,
@@ -131,7 +131,7 @@ impl Databases {
             version,
             segment_size,
             decoding,
-            memory: Memory::new(limits.memory_bytes),
+            memory: TrackMemory::new(limits.memory_bytes),
             file_bytes: limits.file_bytes,
             known: Mutex::new(known),
             forms: Mutex::default(),

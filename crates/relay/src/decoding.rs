@@ -7,8 +7,8 @@
 //! The hub is a thread that has the pass. A form that is new, or that somebody comes back to who is
 //! far behind, is decoded by a thread of its own until it is where the pass is. Then the hub holds
 //! still for a moment and takes it over. So a subscriber that is 100 GB behind costs time, and
-//! nobody waits for it. A form that is decoded alone runs ahead of its readers only as far as memory
-//! goes; the pass waits for no reader.
+//! nobody waits for it. A form that is decoded alone runs only a little ahead of its readers; the pass
+//! waits for no reader.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -21,7 +21,7 @@ use relay::{
 use testkit::{Cluster, Major, wait_for};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
-use track::{Cursor, Limits, Memory, Next};
+use track::{Cursor, Limits, Next, TrackMemory};
 use txn::DirSpool;
 use types::Settings;
 use wal_dir::{Readers, Writer};
@@ -101,12 +101,12 @@ impl Stage {
     /// Starts the form of `way`, decoded from the anchor for what its slot has confirmed.
     /// Somebody enters who needs all of it.
     fn add(&self, decoding: &Decoding, way: &Way) -> (FormHandle, Cursor) {
-        let starting = self.form(decoding, way, Memory::new(1 << 30));
+        let starting = self.form(decoding, way, TrackMemory::new(1 << 30));
         let cursor = starting.handle().entrance.enter(self.confirmed[way.slot]).unwrap();
         (starting.start().1, cursor)
     }
 
-    fn form(&self, decoding: &Decoding, way: &Way, memory: Memory) -> Starting {
+    fn form(&self, decoding: &Decoding, way: &Way, memory: TrackMemory) -> Starting {
         let confirmed = self.confirmed[way.slot];
         let anchors = self.anchors.lock().unwrap();
         let catalog = anchors.load(anchors.restart_of(confirmed).unwrap()).unwrap();
@@ -301,7 +301,7 @@ fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other()
     let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
     wait_for("the WAL", PATIENCE, || Ok(stage.received.written() >= end)).unwrap();
     let way = &WAYS[0];
-    let starting = stage.form(&decoding, way, Memory::new(1 << 20));
+    let starting = stage.form(&decoding, way, TrackMemory::new(1 << 20));
     let enter = || starting.handle().entrance.enter(stage.confirmed[way.slot]).unwrap();
     let (mut first, mut last) = (enter(), enter());
     let form = starting.start().1;

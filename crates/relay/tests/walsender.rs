@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use track::{Limits, Memory, Track};
+use track::{Limits, Track, TrackMemory};
 
 const NO_TIME: PgTimestamp = PgTimestamp(0);
 const START: Lsn = Lsn::new(1000);
@@ -46,7 +46,7 @@ impl Stage {
     fn new(memory_bytes: usize, file_bytes: u64) -> Stage {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits {
-            memory: Memory::new(memory_bytes),
+            memory: TrackMemory::new(memory_bytes),
             file_bytes,
             chapter_bytes: 1 << 16,
             dir: dir.path().to_owned(),

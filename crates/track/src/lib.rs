@@ -45,6 +45,6 @@ mod track;
 
 pub use cursor::{Cursor, Entrance, Next, NotHere};
 pub use error::Error;
-pub use memory::Memory;
+pub use memory::TrackMemory;
 pub use portion::Portion;
 pub use track::{Limits, Pushed, TooLong, Track};

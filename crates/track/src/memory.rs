@@ -10,7 +10,7 @@ const KEPT: usize = 8 << 20;
 
 /// Bytes of memory that tracks share, each as much as any other. Clones are of the same memory.
 #[derive(Debug, Clone)]
-pub struct Memory {
+pub struct TrackMemory {
     bytes: usize,
     shared: Arc<InUse>,
 }
@@ -21,12 +21,12 @@ struct InUse {
     bytes: AtomicUsize,
 }
 
-impl Memory {
+impl TrackMemory {
     /// Memory of so many bytes. What readers that lag have read from files may take half as much
     /// again.
     #[must_use]
-    pub fn new(bytes: usize) -> Memory {
-        Memory { bytes, shared: Arc::default() }
+    pub fn new(bytes: usize) -> TrackMemory {
+        TrackMemory { bytes, shared: Arc::default() }
     }
 
     /// The bytes, for all tracks together.
@@ -45,7 +45,7 @@ impl Memory {
 /// What one track uses of it.
 #[derive(Debug)]
 pub(crate) struct Part {
-    of: Memory,
+    of: TrackMemory,
     used: usize,
 }
 
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn tracks_share_evenly_and_keep_within_the_whole() {
         const MB: usize = 1 << 20;
-        let memory = Memory::new(64 * MB);
+        let memory = TrackMemory::new(64 * MB);
         let mut first = memory.part();
         first.take(60 * MB);
         assert!(!first.is_over(true) && first.is_over(false), "what nobody needs goes earlier");

@@ -12,6 +12,10 @@ use crate::memory::Part;
 use crate::portion::Portion;
 use crate::scan::Open;
 
+/// So much, and no more than half of the memory, is ready for the first reader if the writer waits
+/// for it. It is still in the processor's cache when readers come that are close behind.
+const AHEAD: u64 = 2 << 20;
+
 /// What the writer and all cursors share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -177,12 +181,11 @@ impl State {
         self.cursors.values().map(|needs| needs.from).filter(|from| *from >= self.floor).min()
     }
 
-    /// Whether more of what comes than half of the memory waits for the reader that is furthest
-    /// along. More would only go into files.
+    /// Whether the reader that is furthest along has as much before it as a writer should be ahead.
     fn is_far_ahead(&self) -> bool {
         let end = self.portions.back().map_or(0, |(start, portion)| start + portion.bytes.len() as u64);
         let furthest = self.cursors.values().map(|needs| needs.at).max();
-        furthest.is_some_and(|at| end.saturating_sub(at) > self.memory.most() as u64 / 2)
+        furthest.is_some_and(|at| end.saturating_sub(at) > AHEAD.min(self.memory.most() as u64 / 2))
     }
 
     /// Appends what comes next.

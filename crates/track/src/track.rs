@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::cursor::{Cursor, Entrance, NotHere};
 use crate::error::Error;
 use crate::files::Files;
-use crate::memory::Memory;
+use crate::memory::TrackMemory;
 use crate::portion::Portion;
 use crate::scan::{BEFORE, Open, Role, role};
 use crate::shared::{Chapter, Recent, Shared, State};
@@ -27,7 +27,7 @@ const PIECES: u64 = 64;
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// For the newest part, shared with other tracks.
-    pub memory: Memory,
+    pub memory: TrackMemory,
     /// Bytes in files.
     pub file_bytes: u64,
     /// A chapter with more bytes than this ends at the next opportunity.
@@ -232,9 +232,9 @@ impl Track {
         (state.memory.used() + self.pending.len(), state.files.size())
     }
 
-    /// Waits while what every reader has still to read takes more than half of the memory, but no
-    /// longer than `most`. Returns whether to go on: what is written before somebody needs it goes
-    /// into files and is read again. Without a reader there is nobody to wait for.
+    /// Waits while every reader has some megabytes before it, but no longer than `most`. Returns
+    /// whether to go on: what is written long before somebody needs it has left the processor's
+    /// cache by then, or memory. Without a reader there is nobody to wait for.
     #[must_use]
     pub fn wait_for_readers(&self, most: Duration) -> bool {
         self.shared.wait_for_readers(most)

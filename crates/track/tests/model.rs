@@ -12,7 +12,7 @@ use proto::frame;
 use proto::pgoutput::encode::{self, Marker};
 use proto::pgoutput::{CommitInfo, Message, ReplicaIdentity, decode};
 use proto::replication::WalsenderMessage;
-use track::{Cursor, Limits, Memory, Next, Pushed, Track};
+use track::{Cursor, Limits, Next, Pushed, Track, TrackMemory};
 
 const RELATIONS: u32 = 3;
 const NO_TIME: PgTimestamp = PgTimestamp(0);
@@ -372,7 +372,7 @@ fn play(events: &[Event], limits: Limits) {
 }
 
 fn limits(memory_bytes: usize, file_bytes: u64, chapter_bytes: u64) -> Limits {
-    Limits { memory: Memory::new(memory_bytes), file_bytes, chapter_bytes, dir: std::env::temp_dir() }
+    Limits { memory: TrackMemory::new(memory_bytes), file_bytes, chapter_bytes, dir: std::env::temp_dir() }
 }
 
 proptest! {

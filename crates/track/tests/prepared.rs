@@ -9,15 +9,19 @@ use proto::frame;
 use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode::{self, Prepared};
 use proto::replication::WalsenderMessage;
-use track::{Limits, Memory, Next, Track};
+use track::{Limits, Next, Track, TrackMemory};
 
 const NO_TIME: PgTimestamp = PgTimestamp(0);
 const TWO_PHASE_AT: Lsn = Lsn::new(1_000);
 
 /// A track with two-phase commit, and chapters as short as can be.
 fn track() -> Track {
-    let limits =
-        Limits { memory: Memory::new(1 << 20), file_bytes: 0, chapter_bytes: 1, dir: std::env::temp_dir() };
+    let limits = Limits {
+        memory: TrackMemory::new(1 << 20),
+        file_bytes: 0,
+        chapter_bytes: 1,
+        dir: std::env::temp_dir(),
+    };
     Track::new(TWO_PHASE_AT, limits).with_two_phase_at(TWO_PHASE_AT)
 }
 
