@@ -99,11 +99,12 @@ impl Stage {
     }
 
     /// Starts the form of `way`, decoded from the anchor for what its slot has confirmed.
-    /// Somebody enters who needs all of it.
-    fn add(&self, decoding: &Decoding, way: &Way) -> (FormHandle, Cursor) {
+    /// One reader enters that reads, and one that only has everything kept.
+    fn add(&self, decoding: &Decoding, way: &Way) -> (FormHandle, [Cursor; 2]) {
         let starting = self.form(decoding, way, TrackMemory::new(1 << 30));
-        let cursor = starting.handle().entrance.enter(self.confirmed[way.slot]).unwrap();
-        (starting.start().1, cursor)
+        let enter = |_| starting.handle().entrance.enter(self.confirmed[way.slot]).unwrap();
+        let readers = [0, 1].map(enter);
+        (starting.start().1, readers)
     }
 
     fn form(&self, decoding: &Decoding, way: &Way, memory: TrackMemory) -> Starting {
@@ -224,7 +225,7 @@ fn l4_one_pass_serves_every_form() {
     let entered = stage.runtime.enter();
     let decoding = Decoding::start(stage.readers.clone());
     let until = CancellationToken::new();
-    let (forms, _readers): (Vec<FormHandle>, Vec<Cursor>) = std::thread::scope(|scope| {
+    let (forms, mut readers): (Vec<FormHandle>, Vec<[Cursor; 2]>) = std::thread::scope(|scope| {
         let _ends = until.clone().drop_guard();
         let working = scope.spawn(|| work(&stage.cluster, &until));
         // Each comes later than the one before, and has to catch up.
@@ -240,9 +241,10 @@ fn l4_one_pass_serves_every_form() {
     });
     stage.cluster.sql(DB, "SELECT pg_logical_emit_message(true, 'the', 'end')").unwrap();
     let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
-    for form in &forms {
+    for (form, [reader, _]) in forms.iter().zip(&mut readers) {
         wait_for("a form to come to the end", PATIENCE, || {
             assert_eq!(form.end.why(), None);
+            while next(reader).is_some() {}
             Ok(form.position.get() >= end)
         })
         .unwrap();

@@ -136,6 +136,9 @@ impl Stage {
     }
 
     fn drop_slot(&self) {
+        // The walsender of a relay that was stopped may still be there.
+        let active = "SELECT active FROM pg_replication_slots WHERE slot_name = 'pgsluice_relay'";
+        wait_for("the slot to be free", BOUND, || Ok(self.publisher.one(DB, active) == "f")).unwrap();
         self.publisher.sql(DB, "SELECT pg_drop_replication_slot('pgsluice_relay')").unwrap();
     }
 }
