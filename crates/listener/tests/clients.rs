@@ -94,6 +94,7 @@ impl Server {
         let until = Instant::now() + Duration::from_secs(20);
         while !self.events.lock().unwrap().iter().any(|event| event.contains(part)) {
             assert!(Instant::now() < until, "no event with {part}: {:?}", self.events.lock().unwrap());
+            // Between two looks at a condition that has a bound.
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -243,6 +244,7 @@ fn limits_are_told() {
     let limits = Limits { connections: 2, failures: 3, ..Limits::default() };
     let server = Server::start(PASSWORDS, limits);
     let held = [server.connect(), server.connect()];
+    // Time to be accepted, which nothing shows to a client that says nothing.
     std::thread::sleep(Duration::from_millis(200));
     let error = server.psql(Major::V18, "user=u sslmode=disable").unwrap_err();
     assert!(error.contains("sorry, too many clients already"), "{error}");
@@ -283,6 +285,7 @@ fn hostile_clients_are_cut_off() {
         if trickle.write_all(&[*byte]).is_err() || begun.elapsed() > Duration::from_secs(20) {
             break;
         }
+        // The pace of a client that trickles.
         std::thread::sleep(Duration::from_millis(300));
     }
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());

@@ -234,6 +234,7 @@ fn l4_one_pass_serves_every_form() {
             stage.add(&decoding, way)
         });
         let forms = forms.unzip();
+        // The load goes on for a while with all of them.
         std::thread::sleep(Duration::from_secs(1));
         until.cancel();
         assert!(working.join().unwrap() > 3);
@@ -288,6 +289,7 @@ fn l4_one_pass_serves_every_form() {
     let joined = Instant::now();
     while decoding.figures().joined.load(Ordering::Relaxed) < 4 {
         assert!(joined.elapsed() < PATIENCE, "{:?}", decoding.figures());
+        // Between two looks at a condition that has a bound.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -309,6 +311,7 @@ fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other()
     let form = starting.start().1;
     let mut before = Lsn::INVALID;
     wait_for("the form to stand", PATIENCE, || {
+        // Only time can show that nothing is decoded.
         std::thread::sleep(Duration::from_millis(300));
         let at = form.position.get();
         Ok(at.is_valid() && std::mem::replace(&mut before, at) == at)

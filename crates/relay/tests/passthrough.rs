@@ -151,6 +151,7 @@ fn a_statement_can_be_cancelled_and_nobody_elses() {
         let cancelled = sessions[0].simple_query("SELECT pg_sleep(60)");
         let other = sessions[1].simple_query("SELECT pg_sleep(1)");
         let cancel = async {
+            // Time for both statements to begin; a request that comes too early cancels nothing.
             tokio::time::sleep(Duration::from_millis(300)).await;
             token.cancel_query(NoTls).await.unwrap();
         };

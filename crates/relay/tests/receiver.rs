@@ -180,6 +180,7 @@ fn the_server_can_wait_for_the_relay() {
     running.stop(&runtime);
     let waits = std::thread::scope(|scope| {
         let commit = scope.spawn(|| work(&cluster, 1));
+        // Only time can show that the commit waits.
         std::thread::sleep(Duration::from_millis(500));
         let waits = !commit.is_finished();
         let running = start(&runtime, &cluster, dir.path());
