@@ -166,6 +166,15 @@ fn next(cursor: &mut Cursor) -> Option<Bytes> {
     }
 }
 
+/// Reads everything that comes until it is told to stop, and throws it away.
+fn read(mut cursor: Cursor, stop: &CancellationToken) {
+    while !stop.is_cancelled() {
+        while next(&mut cursor).is_some() {}
+        // Between two looks whether there is more.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The messages in frames, without descriptions.
 fn messages(mut bytes: BytesMut) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
@@ -224,32 +233,33 @@ fn l4_one_pass_serves_every_form() {
     let stage = Stage::start(major);
     let entered = stage.runtime.enter();
     let decoding = Decoding::start(stage.readers.clone());
-    let until = CancellationToken::new();
-    let (forms, mut readers): (Vec<FormHandle>, Vec<[Cursor; 2]>) = std::thread::scope(|scope| {
-        let _ends = until.clone().drop_guard();
+    let (until, all) = (CancellationToken::new(), CancellationToken::new());
+    let (forms, _kept, end): (Vec<FormHandle>, Vec<Cursor>, Lsn) = std::thread::scope(|scope| {
+        let _ends = [until.clone().drop_guard(), all.clone().drop_guard()];
         let working = scope.spawn(|| work(&stage.cluster, &until));
         // Each comes later than the one before, and has to catch up.
         let forms = WAYS.iter().map(|way| {
             std::thread::sleep(Duration::from_millis(700));
-            stage.add(&decoding, way)
+            let (form, [reader, kept]) = stage.add(&decoding, way);
+            scope.spawn(|| read(reader, &all));
+            (form, kept)
         });
-        let forms = forms.unzip();
+        let (forms, kept): (Vec<FormHandle>, Vec<Cursor>) = forms.unzip();
         // The load goes on for a while with all of them.
         std::thread::sleep(Duration::from_secs(1));
         until.cancel();
         assert!(working.join().unwrap() > 3);
-        forms
+        stage.cluster.sql(DB, "SELECT pg_logical_emit_message(true, 'the', 'end')").unwrap();
+        let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+        for form in &forms {
+            wait_for("a form to come to the end", PATIENCE, || {
+                assert_eq!(form.end.why(), None);
+                Ok(form.position.get() >= end)
+            })
+            .unwrap();
+        }
+        (forms, kept, end)
     });
-    stage.cluster.sql(DB, "SELECT pg_logical_emit_message(true, 'the', 'end')").unwrap();
-    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
-    for (form, [reader, _]) in forms.iter().zip(&mut readers) {
-        wait_for("a form to come to the end", PATIENCE, || {
-            assert_eq!(form.end.why(), None);
-            while next(reader).is_some() {}
-            Ok(form.position.get() >= end)
-        })
-        .unwrap();
-    }
     drop(entered);
     assert!(stage.received.written() >= end);
     let mut counts = Vec::new();
