@@ -7,8 +7,8 @@
 //! The hub is a thread that has the pass. A form that is new, or that somebody comes back to who is
 //! far behind, is decoded by a thread of its own until it is where the pass is. Then the hub holds
 //! still for a moment and takes it over. So a subscriber that is 100 GB behind costs time, and
-//! nobody waits for it. A form that is decoded alone runs only a little ahead of its readers; the pass
-//! waits for no reader.
+//! nobody waits for it. A form that is decoded alone runs only a little ahead of its readers. The
+//! pass waits for no reader.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,8 @@ use crate::feed::{Feed, FormHandle};
 
 /// How long the hub holds still for a form that wants to join.
 const HOLD_MAX: Duration = Duration::from_millis(500);
-/// How long a form that is decoded alone waits for its readers before it looks whether it has ended.
+/// How long a form that is decoded alone waits for its readers before it looks whether it has
+/// ended.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The number of a form in this process.
@@ -117,8 +118,8 @@ impl Decoding {
         &self.figures
     }
 
-    /// Adds a form, which `decoder` decodes from an anchor on once it is started. Its track has every
-    /// transaction that ends at or behind `begins_at`.
+    /// Adds a form, which `decoder` decodes from an anchor on once it is started. Its track has
+    /// every transaction that ends at or behind `begins_at`.
     pub fn add(
         &self,
         decoder: Decoder,

@@ -8,9 +8,9 @@
 //! ```
 //! A track has pgoutput's messages in the form in which they are sent, so that one encoding serves
 //! every reader (rule L4). The newest part is in memory, which all tracks share. An older part goes
-//! into files while some cursor still has to read it. If the files would grow beyond their limit, the
-//! cursors that are furthest behind are evicted: nobody is waited for. Only a writer that runs ahead
-//! of all readers may wait for the first of them ([`Track::wait_for_readers`]).
+//! into files while some cursor still has to read it. If the files would grow beyond their limit,
+//! the cursors that are furthest behind are evicted: nobody is waited for. Only a writer that runs
+//! ahead of all readers may wait for the first of them ([`Track::wait_for_readers`]).
 //!
 //! # Where a reader enters
 //!

@@ -22,8 +22,7 @@ struct InUse {
 }
 
 impl TrackMemory {
-    /// Memory of so many bytes. What readers that lag have read from files may take half as much
-    /// again.
+    /// Memory of this size. What readers that lag have read from files may take half as much again.
     #[must_use]
     pub fn new(bytes: usize) -> TrackMemory {
         TrackMemory { bytes, shared: Arc::default() }

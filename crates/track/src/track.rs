@@ -234,7 +234,7 @@ impl Track {
 
     /// Waits while every reader has some megabytes before it, but no longer than `most`. Returns
     /// whether to go on: what is written long before somebody needs it has left the processor's
-    /// cache by then, or memory. Without a reader there is nobody to wait for.
+    /// cache by then, or memory. Without a reader it never waits.
     #[must_use]
     pub fn wait_for_readers(&self, most: Duration) -> bool {
         self.shared.wait_for_readers(most)

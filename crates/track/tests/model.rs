@@ -217,7 +217,7 @@ impl Stream {
         self.expected_by(from, None)
     }
 
-    /// The same of somebody who knew, when so many messages could be read, that everything before
+    /// The same of somebody who knew, when this number of messages could be read, that all before
     /// `from` had come.
     fn expected_by(&self, from: u64, told: Option<usize>) -> Vec<Vec<u8>> {
         let Some(first) = self.first(from).into_iter().chain(told).min() else { return Vec::new() };
