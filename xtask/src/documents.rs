@@ -18,6 +18,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::cargo::{Profile, build_pgsluice};
+use crate::tidy;
 use records::Records;
 
 /// Arguments of the program, and the file that holds what it then prints.
@@ -53,7 +54,7 @@ pub(crate) fn run(check_only: bool) -> Result<bool> {
 fn glossary() -> Result<String> {
     let root = testkit::workspace_dir();
     let text = std::fs::read_to_string(root.join(GLOSSARY)).context(GLOSSARY)?;
-    marked::with_block(&text, "names", &names::table(&root.join("crates"))?)
+    marked::with_block(&text, "names", &names::table(&tidy::files()?)?)
 }
 
 /// The table of contents with the decisions that are recorded.

@@ -51,7 +51,8 @@ pub(crate) fn settle_prose() -> Result<()> {
         .with_context(|| format!("writing {}", prose::DEBT))
 }
 
-fn files() -> Result<Vec<File>> {
+/// The files of the workspace.
+pub(crate) fn files() -> Result<Vec<File>> {
     let mut files = Vec::new();
     visit(testkit::workspace_dir(), "", &mut files)?;
     Ok(files)

@@ -68,8 +68,12 @@ fn section(out: &mut String, setting: &Setting, is_of_relay: bool) {
         (None, false) => setting.words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", "),
         (None, true) => setting.value_name.to_lowercase().replace('|', " or "),
     };
+    let (first, rest) = setting.meaning.trim().split_once("\n\n").unwrap_or((setting.meaning.trim(), ""));
+    // Help leaves the full stop out behind its first sentence.
+    let first = if first.ends_with('.') { first.to_owned() } else { format!("{first}.") };
+    let rest = rest.split("\n\n").filter(|text| !text.is_empty());
     let paragraphs: Vec<String> =
-        setting.meaning.trim().split("\n\n").map(|text| wrapped("", text)).collect();
+        std::iter::once(first.as_str()).chain(rest).map(|text| wrapped("", text)).collect();
     let many = if setting.many { ", several allowed" } else { "" };
     let _ = write!(
         out,

@@ -262,7 +262,7 @@ impl<'a> Walsender<'a> {
     fn fetch(&mut self) -> Result<(), Ended> {
         // Before the cursor is looked at: what is decoded later is not sent yet.
         let position = self.form.position.get();
-        self.cursor.is_complete_to(position);
+        self.cursor.came_to(position);
         let next = self
             .cursor
             .next()

@@ -99,6 +99,13 @@ impl Stage {
     }
 
     /// Starts the form of `way`, decoded from the anchor for what its slot has confirmed.
+    /// The end of the WAL, once everything before has been received.
+    fn end(&self) -> Lsn {
+        let end = self.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+        wait_for("the WAL", PATIENCE, || Ok(self.received.written() >= end)).unwrap();
+        end
+    }
+
     /// One reader enters that reads, and one that only has everything kept.
     fn add(&self, decoding: &Decoding, way: &Way) -> (FormHandle, [Cursor; 2]) {
         let starting = self.form(decoding, way, TrackMemory::new(1 << 30));
@@ -250,7 +257,7 @@ fn l4_one_pass_serves_every_form() {
         until.cancel();
         assert!(working.join().unwrap() > 3);
         stage.cluster.sql(DB, "SELECT pg_logical_emit_message(true, 'the', 'end')").unwrap();
-        let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
+        let end = stage.end();
         for form in &forms {
             wait_for("a form to come to the end", PATIENCE, || {
                 assert_eq!(form.end.why(), None);
@@ -261,7 +268,6 @@ fn l4_one_pass_serves_every_form() {
         (forms, kept, end)
     });
     drop(entered);
-    assert!(stage.received.written() >= end);
     let mut counts = Vec::new();
     for (way, form) in WAYS.iter().zip(&forms) {
         let ours = ours(form, stage.confirmed[way.slot]);
@@ -312,8 +318,7 @@ fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other()
     let decoding = Decoding::start(stage.readers.clone());
     let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 300) i";
     (0..100).for_each(|_| drop(stage.cluster.sql(DB, sql).unwrap()));
-    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
-    wait_for("the WAL", PATIENCE, || Ok(stage.received.written() >= end)).unwrap();
+    let end = stage.end();
     let way = &WAYS[0];
     let starting = stage.form(&decoding, way, TrackMemory::new(1 << 20));
     let enter = || starting.handle().entrance.enter(stage.confirmed[way.slot]).unwrap();
@@ -363,8 +368,7 @@ fn l4_a_form_ends_with_its_last_reader_also_while_it_is_decoded_alone() {
     // More than the memory holds, so that the form stands before it has joined the pass.
     let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 30000) i";
     stage.cluster.sql(DB, sql).unwrap();
-    let end: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_flush_lsn()").parse().unwrap();
-    wait_for("the WAL", PATIENCE, || Ok(stage.received.written() >= end)).unwrap();
+    stage.end();
     let form = Form {
         proto_version: 1,
         publications: vec!["p".to_owned()],

@@ -152,7 +152,7 @@ impl Cursor {
 
     /// Says that everything that ends before `lsn` can be read already. So what is open now ends
     /// behind that, and a reader that has confirmed no more than that needs it.
-    pub fn is_complete_to(&mut self, lsn: Lsn) {
+    pub fn came_to(&mut self, lsn: Lsn) {
         self.complete_to = self.complete_to.max(lsn);
     }
 

@@ -32,7 +32,7 @@
 //!
 //! While a cursor does not know yet whether the end of a streamed transaction is before its
 //! position, it hands nothing out. It knows when something comes that ends behind its position, or
-//! when it is told that everything before has come ([`Cursor::is_complete_to`]).
+//! when it is told that everything before has come ([`Cursor::came_to`]).
 
 mod cursor;
 mod error;

@@ -270,7 +270,7 @@ impl Reader {
     /// As [`Reader::read`], and says how far the stream is complete.
     fn read_told(&mut self, times: usize, stream: &Stream) {
         let (count, complete_to) = stream.flushed;
-        self.cursor.is_complete_to(Lsn::new(complete_to));
+        self.cursor.came_to(Lsn::new(complete_to));
         let was_dry = self.read(times);
         if self.told.is_some() || stream.first(self.from).is_some_and(|first| first < count) {
             return;

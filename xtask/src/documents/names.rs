@@ -4,9 +4,10 @@
 //! out, and so are the names that nearly every crate has.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
+
+use crate::references::File;
 
 /// Every library may have these.
 const EVERYWHERE: [&str; 2] = ["Error", "Result"];
@@ -16,20 +17,14 @@ const LEFT_OUT: &str = "testkit";
 /// By type, the crates with what it is there.
 type Names = BTreeMap<String, Vec<(String, String)>>;
 
-/// The table's lines, of the crates below `crates`.
-pub(super) fn table(crates: &Path) -> Result<String> {
+/// The table's lines, of the crates among the workspace's files.
+pub(super) fn table(files: &[File]) -> Result<String> {
     let mut names = Names::new();
-    for entry in std::fs::read_dir(crates).with_context(|| crates.display().to_string())? {
-        let dir = entry?.path();
-        let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name == LEFT_OUT {
-            continue;
-        }
-        for file in files(&dir.join("src"))? {
-            let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            for (public, what) in types(&text) {
-                names.entry(public).or_default().push((name.clone(), what));
-            }
+    for File { path, text } in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        let within = path.strip_prefix("crates/").and_then(|path| path.split_once("/src/"));
+        let Some((owner, _)) = within.filter(|(owner, _)| *owner != LEFT_OUT) else { continue };
+        for (public, what) in types(text) {
+            names.entry(public).or_default().push((owner.to_owned(), what));
         }
     }
     let mut lines = "| type | in | what it is |\n| --- | --- | --- |\n".to_owned();
@@ -38,27 +33,11 @@ pub(super) fn table(crates: &Path) -> Result<String> {
         of.sort();
         for (number, (owner, what)) in of.into_iter().enumerate() {
             ensure!(!what.is_empty(), "{name} of {owner} has no documentation that says which it is");
-            let first = if number == 0 { format!("`{name}`") } else { String::new() };
-            lines.push_str(&format!("| {first} | `{owner}` | {what} |\n").replace("|  |", "| |"));
+            let first = if number == 0 { format!("`{name}` ") } else { String::new() };
+            lines.push_str(&format!("| {first}| `{owner}` | {what} |\n"));
         }
     }
     Ok(lines)
-}
-
-/// The Rust files below a directory, in order.
-fn files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(found) };
-    for entry in entries {
-        let path = entry?.path();
-        if path.is_dir() {
-            found.extend(files(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
 }
 
 /// The public types of a file, each with the first sentence of its documentation.
