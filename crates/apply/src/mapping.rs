@@ -257,7 +257,7 @@ impl Mappings {
     /// What the target's clock shows.
     pub(crate) async fn clock(&self) -> Result<PgTimestamp, Error> {
         self.asked.store(self.session.pid(), Ordering::Relaxed);
-        let row = self.session.query_one(CLOCK, &[]).await.map_err(|error| self.session.error(error))?;
+        let row = self.session.query_once(CLOCK).await?;
         self.asked.store(0, Ordering::Relaxed);
         Ok(PgTimestamp(row.get(0)))
     }

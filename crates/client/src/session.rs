@@ -19,7 +19,7 @@ use proto::frame::ServerError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{oneshot, watch};
 use tokio_postgres::tls::NoTlsStream;
-use tokio_postgres::{AsyncMessage, Client, NoTls};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Row};
 
 use crate::cancel::Canceller;
 use crate::dial::{self, Established};
@@ -150,6 +150,16 @@ impl Session {
             };
             Error::new(kind).at(&place)
         }
+    }
+
+    /// The one row of a query without parameters, in one round trip: no statement is prepared for it.
+    ///
+    /// # Errors
+    /// The session failed, or the query returned no row.
+    pub async fn query_once(&self, sql: &str) -> Result<Row, Error> {
+        let rows = self.client.query_typed(sql, &[]).await.map_err(|error| self.error(error))?;
+        let row = rows.into_iter().next();
+        row.ok_or_else(|| Error::protocol("a query that returns one row returned none").at(&self.place))
     }
 
     /// An error of this session in this crate's words, with the server's

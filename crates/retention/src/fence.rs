@@ -18,7 +18,7 @@ const FLUSHING_MESSAGE: &str = "SELECT pg_catalog.pg_logical_emit_message(false,
 /// The session failed.
 pub async fn fence(session: &Session) -> Result<Lsn, client::Error> {
     if session.version().major() >= FLUSHES_SINCE {
-        let row = session.query_one(FLUSHING_MESSAGE, &[]).await.map_err(|error| session.error(error))?;
+        let row = session.query_once(FLUSHING_MESSAGE).await?;
         return Ok(Lsn::new(row.get::<_, tokio_postgres::types::PgLsn>(0).into()));
     }
     // The record that forces the flush lies behind this position.

@@ -48,7 +48,7 @@ mod timings;
 pub use asking::{AskedTable, identities};
 pub use capture::run;
 pub use condition::{Condition, Unfit};
-pub use deletions::{Answer, Bounds, Figures, RowKey, Tombstone, Value, Waiting};
+pub use deletions::{Answer, Bounds, Figures, Kind as DeletionKind, RowKey, Tombstone, Value, Waiting};
 pub use error::Error;
 pub use fence::fence;
 pub use handle::Retention;

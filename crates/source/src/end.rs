@@ -143,14 +143,12 @@ pub async fn end_of_flushed(session: &Session) -> Result<Lsn, Error> {
 /// # Errors
 /// The query failed.
 pub async fn written(session: &Session) -> Result<Lsn, Error> {
-    let row = session.query_one(WRITTEN, &[]).await.map_err(|error| session.error(error))?;
-    let end: Option<String> = row.get(0);
+    let end: Option<String> = session.query_once(WRITTEN).await?.get(0);
     Ok(end.and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID))
 }
 
 async fn position(session: &Session, sql: &str) -> Result<Lsn, Error> {
-    let row = session.query_one(sql, &[]).await.map_err(|error| session.error(error))?;
-    Ok(Lsn::new(row.get::<_, PgLsn>(0).into()))
+    Ok(Lsn::new(session.query_once(sql).await?.get::<_, PgLsn>(0).into()))
 }
 
 /// A connection that makes a slot and holds its exported snapshot.

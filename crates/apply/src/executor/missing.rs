@@ -6,6 +6,9 @@ use conflict::Written;
 use retention::{Missed, RowKey, Tombstone};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+/// Descriptions that are kept from one replay to the next. A large DELETE needs one.
+const DESCRIBED_MAX: usize = 1024;
+
 /// What is known of rows that are missing.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
@@ -21,9 +24,13 @@ pub(super) struct Missing {
 }
 
 impl Missing {
-    /// Forgets all rows: other changes are replayed from here on.
+    /// Forgets all rows: other changes are replayed from here on. Who deleted what stays as it was.
     pub(super) fn begin(&mut self) {
-        *self = Missing::default();
+        let mut described = std::mem::take(&mut self.described);
+        if described.len() > DESCRIBED_MAX {
+            described.clear();
+        }
+        *self = Missing { described, ..Missing::default() };
     }
 
     /// The fence that covers all of these misses, if there is one.
@@ -82,6 +89,26 @@ mod tests {
         assert_eq!(missing.fence_for(&[missed(2)]), Some(Lsn::new(7)));
         missing.begin();
         assert_eq!(missing.fence_for(&[missed(2)]), None);
+    }
+
+    #[test]
+    fn a_description_is_kept_for_the_next_replay_up_to_a_bound() {
+        let tombstone = |number: u64| Tombstone {
+            lsn: Lsn::new(number),
+            xid: Xid(7),
+            origin: None,
+            time: PgTimestamp(0),
+            kind: retention::DeletionKind::Delete,
+        };
+        let written = || Written { xid: Xid(7), commit: None };
+        let mut missing = Missing::default();
+        missing.describe(&tombstone(1), written());
+        missing.begin();
+        assert!(missing.is_described(&tombstone(1)) && !missing.is_described(&tombstone(2)));
+        (0..=DESCRIBED_MAX as u64).for_each(|number| missing.describe(&tombstone(number), written()));
+        assert!(missing.is_described(&tombstone(1)), "one replay may need all of them");
+        missing.begin();
+        assert!(!missing.is_described(&tombstone(1)));
     }
 
     #[test]
