@@ -152,7 +152,7 @@ impl Session {
         }
     }
 
-    /// The one row of a query without parameters, in one round trip: no statement is prepared for it.
+    /// The one row of a query without parameters, in one round trip: no statement is prepared.
     ///
     /// # Errors
     /// The session failed, or the query returned no row.

@@ -85,6 +85,10 @@ fn parsed(benchmark: &str, text: &str) -> Result<Vec<(String, Run)>> {
         let value: Value = serde_json::from_str(line)?;
         // The version store's runs beside other stores have another form, and no native side.
         let (Some(name), Some(rows)) = (value["name"].as_str(), value["rows"].as_f64()) else { continue };
+        // A case that is measured by itself has no other side, and no ratio.
+        if value["stock"].as_array().is_some_and(Vec::is_empty) {
+            continue;
+        }
         let run = Run {
             rows,
             native_seconds: median(&value["stock"], TIME)
@@ -123,6 +127,12 @@ mod tests {
         let run = records.run("cost:a").expect("it was recorded");
         assert_eq!(run.walsenders("native").expect("measured"), 6.0);
         assert!(run.walsenders("pgsluice").is_err() && run.walsenders("nobody").is_err());
+    }
+
+    #[test]
+    fn what_was_measured_by_itself_has_no_figure() {
+        let line = r#"{"name":"a","rows":100,"stock":[],"ours":[{"seconds":2.0}]}"#;
+        assert!(Records::of("update-deleted", line).run("update-deleted:a").is_err());
     }
 
     #[test]
