@@ -53,14 +53,14 @@ async fn ask_until_error(settings: &Settings, status: &Status) -> client::Error 
         Err(error) => return error,
     };
     loop {
-        match tokio::time::timeout(ANSWER_TIMEOUT, session.query_one(WAL_END, &[])).await {
+        match tokio::time::timeout(ANSWER_TIMEOUT, session.query_once(WAL_END)).await {
             Ok(Ok(row)) => {
                 let end = row.get::<_, Option<String>>(0).and_then(|text| text.parse().ok());
                 if let Some(lsn) = end {
                     status.note_source_end(lsn);
                 }
             }
-            Ok(Err(error)) => return session.error(error),
+            Ok(Err(error)) => return error,
             Err(_) => tracing::debug!("the source did not answer within {ANSWER_TIMEOUT:?}"),
         }
         tokio::time::sleep(INTERVAL).await;

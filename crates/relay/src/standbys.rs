@@ -85,7 +85,7 @@ async fn connect(context: &Context) -> Result<Asking, String> {
         "SELECT substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()), 1, 8)";
     let session = client::connect(context.upstream.publisher(), "pgsluice relay standbys", &[]).await;
     let session = session.map_err(|error| with_causes(&error))?;
-    let row = session.query_one(TIMELINE, &[]).await.map_err(|error| with_causes(&session.error(error)))?;
+    let row = session.query_once(TIMELINE).await.map_err(|error| with_causes(&error))?;
     let text: &str = row.get(0);
     let timeline =
         u32::from_str_radix(text, 16).map_err(|_| format!("the publisher is on timeline {text}"))?;

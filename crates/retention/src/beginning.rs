@@ -57,7 +57,7 @@ SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+0
 
 /// What the server's clock says.
 pub(crate) async fn clock(session: &Session) -> Result<PgTimestamp, Error> {
-    let row = session.query_one(CLOCK, &[]).await.map_err(|error| session.error(error))?;
+    let row = session.query_once(CLOCK).await?;
     Ok(PgTimestamp(row.get(0)))
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn connect(retention: &Retention) -> Result<TargetEnd, Error> {
     let settings = retention.settings();
     let name = settings.subscription.application_name("deletions");
     let session = client::connect(&settings.target, &name, &SOURCE_SETTINGS).await?;
-    let row = session.query_one(SERVER, &[]).await.map_err(|error| session.error(error))?;
+    let row = session.query_once(SERVER).await?;
     let wal_level: String = row.get(0);
     if row.get(1) {
         return Err(Error::unfit(Unfit::Standby));
