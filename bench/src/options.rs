@@ -144,6 +144,10 @@ pub(crate) struct Options {
     /// Another build of pgsluice, which `catchup` measures in native's place.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "only")]
     pub(crate) before: Option<PathBuf>,
+    /// Print after each run of `catchup` who worked and who waited, by ten milliseconds. Figures of
+    /// such runs are not recorded.
+    #[arg(long)]
+    pub(crate) timeline: bool,
     /// Measure nothing: write the page again from the records.
     #[arg(long)]
     pub(crate) document: bool,
@@ -195,7 +199,8 @@ impl Options {
         let sized = self.quick || self.rows.is_some() || self.transactions.is_some();
         let sized = sized || self.clients.is_some() || self.scale.is_some() || self.wal_mb.is_some();
         let sized = sized || (self.bench == Bench::Fanout && self.seconds.is_some());
-        !sized && self.only.is_none() && self.before.is_none() && self.repeats() >= REPEATS
+        let is_watched = self.timeline || self.only.is_some() || self.before.is_some();
+        !sized && !is_watched && self.repeats() >= REPEATS
     }
 
     /// The arguments that repeat the measurement, without the place of the result and what to keep.

@@ -13,7 +13,10 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::succeeds;
 use crate::corpus;
 
-const TARGETS: [&str; 10] = [
+#[path = "../../crates/proto/tests/clients/seeds.rs"]
+mod seeds;
+
+const TARGETS: [&str; 14] = [
     "frames",
     "pgoutput",
     "tuples",
@@ -24,6 +27,28 @@ const TARGETS: [&str; 10] = [
     "records",
     "values",
     "catalog",
+    "startup",
+    "command",
+    "scram",
+    "statements",
+];
+
+/// Messages of a client. Some of them name a view that the relay has.
+const STATEMENTS: [&[(u8, &[u8])]; 3] = [
+    &[(b'Q', b"SELECT * FROM pg_replication_slots\0"), (b'X', b"")],
+    &[
+        (b'P', b"s\0TABLE pg_catalog.pg_stat_replication\0\0\0"),
+        (b'S', b""),
+        (b'B', b"\0s\0\0\0\0\0\0\0"),
+        (b'C', b"Ss\0"),
+        (b'S', b""),
+    ],
+    &[
+        (b'Q', b"COPY t FROM STDIN\0"),
+        (b'd', b"row"),
+        (b'c', b""),
+        (b'Q', b"WITH a AS (SELECT 1) SELECT $$y$$, \"slot_name\" FROM a, pg_replication_slots; -- \0"),
+    ],
 ];
 
 /// Coverage for libFuzzer, and the address sanitizer.
@@ -83,6 +108,17 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         text.lines().try_for_each(|line| write(line.as_bytes()))?;
         return Ok(dir);
     }
+    let asked = match target {
+        "startup" => seeds::startup(),
+        "command" => seeds::commands(),
+        "scram" => seeds::scram(),
+        "statements" => STATEMENTS.map(statements).to_vec(),
+        _ => Vec::new(),
+    };
+    if !asked.is_empty() {
+        asked.iter().try_for_each(|bytes| write(bytes))?;
+        return Ok(dir);
+    }
     if target == "store" {
         // Long enough for walks that fill pages and cross checkpoints; what is in them is the
         // fuzzer's business.
@@ -131,6 +167,18 @@ fn seed(fuzz: &Path, target: &str) -> Result<PathBuf> {
         }
     }
     Ok(dir)
+}
+
+/// Messages behind a byte that says into how large pieces they are cut.
+fn statements(messages: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![7];
+    for (tag, body) in messages {
+        let length = u32::try_from(body.len() + 4).expect("a short message");
+        bytes.push(*tag);
+        bytes.extend_from_slice(&length.to_be_bytes());
+        bytes.extend_from_slice(body);
+    }
+    bytes
 }
 
 /// The catalogs of a server that has just been made, as `pgsluice catalog export` writes them.

@@ -192,17 +192,41 @@ fn bench(arguments: &[String]) -> Result<bool> {
     let bench = program.with_file_name("bench");
     let mut command = std::process::Command::new(bench);
     command.args(arguments).env("PGSLUICE_BIN", program);
+    if wants_peers(arguments) {
+        command.env("PGSLUICE_PEERS_BIN", build_peers()?);
+    }
     cargo::succeeds(&mut command)
+}
+
+/// Whether other stores are measured beside pgsluice: in the case `memory` of `update-deleted`.
+fn wants_peers(arguments: &[String]) -> bool {
+    let has = |word: &str| arguments.iter().any(|argument| argument == word);
+    let has_case = arguments.iter().any(|argument| argument.starts_with("--case"));
+    let is_memory = !has_case || has("memory") || has("--case=memory");
+    arguments.first().is_some_and(|name| name == "update-deleted") && is_memory && !has("--document")
+}
+
+/// Builds the program of the other stores; its path.
+fn build_peers() -> Result<PathBuf> {
+    let target = peers_target_dir()?;
+    let mut command = cargo::cargo(&["build", "--release", "--manifest-path", "bench/peers/Cargo.toml"]);
+    command.arg("--target-dir").arg(&target);
+    anyhow::ensure!(cargo::succeeds(&mut command)?, "building the other stores failed");
+    Ok(target.join("release/bench-peers"))
+}
+
+fn peers_target_dir() -> Result<PathBuf> {
+    let target =
+        cargo::metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
+    Ok(target.join("peers"))
 }
 
 /// The version store beside other stores, which ordinary builds do not compile: a workspace of its
 /// own.
 fn bench_peers(arguments: &[String]) -> Result<bool> {
-    let target =
-        cargo::metadata()?["target_directory"].as_str().map(PathBuf::from).context("no target directory")?;
     let mut command =
         cargo::cargo(&["run", "--release", "--quiet", "--manifest-path", "bench/peers/Cargo.toml"]);
-    command.arg("--target-dir").arg(target.join("peers")).arg("--").args(arguments);
+    command.arg("--target-dir").arg(peers_target_dir()?).arg("--").args(arguments);
     cargo::succeeds(&mut command)
 }
 
@@ -211,6 +235,15 @@ mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
+
+    #[test]
+    fn other_stores_are_built_where_they_are_measured() {
+        let wants = |line: &str| wants_peers(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(wants("update-deleted") && wants("update-deleted --major 18 --case memory"));
+        assert!(wants("update-deleted --case=memory"));
+        assert!(!wants("update-deleted --case misses") && !wants("update-deleted --document"));
+        assert!(!wants("catchup"));
+    }
 
     #[test]
     fn the_list_of_chores_fits_one_screen() {

@@ -4,6 +4,7 @@
 //! two binaries run at the same time ([`binaries`]).
 
 mod binaries;
+mod hung;
 mod progress;
 
 use std::path::Path;

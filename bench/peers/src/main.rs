@@ -7,6 +7,7 @@
 //! `target/benchmarks`. Assertions about speed do not belong here.
 
 mod cage;
+mod deletions;
 mod engines;
 mod plot;
 mod report;
@@ -58,6 +59,9 @@ struct Options {
     /// The control group of the child.
     #[arg(long, hide = true)]
     cage: Option<PathBuf>,
+    /// Remembers deletions by one plan (JSON) in this process: for `update-deleted`.
+    #[arg(long, hide = true)]
+    deletions: Option<String>,
     /// Inserts this number of new keys in this process: for counting instructions.
     #[arg(long, hide = true)]
     inserts: Option<u64>,
@@ -76,6 +80,11 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<()> {
     if let Some(plan) = &options.child {
         return child(options, plan);
+    }
+    if let Some(plan) = &options.deletions {
+        let arm = *options.arm.first().context("--deletions wants --arm")?;
+        let dir = options.dir.as_deref().context("--deletions wants --dir")?;
+        return deletions::run(arm, serde_json::from_str(plan)?, dir);
     }
     if let Some(count) = options.inserts {
         let arm = *options.arm.first().context("--inserts wants --arm")?;

@@ -169,6 +169,7 @@ pub(crate) fn prepare(
     let settings = [backlog.settings(major).as_slice(), more].concat();
     let mut rig = Rig::with(major, options.connections, &settings)?;
     rig.before.clone_from(&options.before);
+    rig.timeline = options.timeline;
     let tables = backlog.tables.join(", ");
     rig.pair.both(DB, &format!("{MARK}{}", backlog.schema))?;
     rig.pair.source.sql(DB, &backlog.rows)?;

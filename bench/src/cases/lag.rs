@@ -38,7 +38,8 @@ pub(crate) const STOCK: Stock = Stock {
         "A figure is the time from the answer to a small transaction's COMMIT on the publisher to the first look that \
          sees it on the subscriber.",
         "Steady: the goal is native's figure plus 1 ms.",
-        "Large among small: both sides are pgsluice, with `--commit-order preserve` and `relaxed`.",
+        "Large and locked among small: both sides are pgsluice, with `--commit-order preserve` and `relaxed`, and with the \
+         sessions that it has by default: one and two.",
         EQUAL,
     ],
 };
@@ -65,18 +66,33 @@ const LARGE_SCHEMA: &str =
 const SMALL_PER_SECOND: f64 = 500.0;
 /// The large transaction begins this long after the small ones.
 const BEFORE_LARGE: Duration = Duration::from_secs(2);
+/// Rows of the one that waits for a lock on the subscriber.
+const LOCKED: i64 = 10_000;
+/// How long a client of the subscriber keeps that lock.
+const HOLD: Duration = Duration::from_secs(5);
 const GOAL_RELAXED: f64 = 5.0;
 
-/// Both cases on every major.
+/// A transaction among small ones that has nothing to do with them.
+struct Neighbour {
+    case: &'static str,
+    rows: i64,
+    what: String,
+    /// A client of the subscriber has one of its rows locked, for so long.
+    hold: Option<Duration>,
+}
+
+/// All cases on every major.
 pub(crate) fn run(options: &Options, say: &Say) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for major in options.majors() {
         if options.wants("steady") {
             cases.extend(steady(options, say, major).with_context(|| format!("steady on {major}"))?);
         }
-        if options.wants("large-among-small") {
-            let measured = large_among_small(options, say, major);
-            cases.extend(measured.with_context(|| format!("large-among-small on {major}"))?);
+        for neighbour in neighbours(options) {
+            if options.wants(neighbour.case) {
+                let measured = among_small(options, say, major, &neighbour);
+                cases.extend(measured.with_context(|| format!("{} on {major}", neighbour.case))?);
+            }
         }
     }
     Ok(cases)
@@ -163,21 +179,34 @@ pub(crate) fn start_anew(rig: &mut Rig) -> Result<()> {
     rig.settle()
 }
 
-/// How long small transactions wait for an unrelated large one, in both orders of commit.
-fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<Case>> {
-    let name = format!("lag large-among-small-{major}");
+fn neighbours(options: &Options) -> [Neighbour; 2] {
     let rows = options.rows.map_or(if options.quick { LARGE_QUICK } else { LARGE }, |rows| rows as i64);
-    let tables = [("t", ROWS), ("large", rows)];
+    let locked = format!(
+        "in which one transaction updates {LOCKED} rows of another table; a client of the subscriber keeps one of \
+         them locked for {} s",
+        HOLD.as_secs()
+    );
+    let large = format!("in which one transaction updates {rows} rows of another table");
+    [
+        Neighbour { case: "large-among-small", rows, what: large, hold: None },
+        Neighbour { case: "locked-among-small", rows: LOCKED, what: locked, hold: Some(HOLD) },
+    ]
+}
+
+/// How long small transactions wait for an unrelated one, in both orders of commit.
+fn among_small(options: &Options, say: &Say, major: Major, neighbour: &Neighbour) -> Result<Vec<Case>> {
+    let name = format!("lag {}-{major}", neighbour.case);
+    let tables = [("t", ROWS), ("large", neighbour.rows)];
     let mut rig = rig_with(options, major, &format!("{SCHEMA}{LARGE_SCHEMA}"), &tables)?;
     let time = if options.quick { TIME_QUICK } else { TIME };
     let load = Amount::Rate { per_second: SMALL_PER_SECOND, time };
-    let mut case = Case::new("large-among-small-p99", major, rig.version()?, GOAL_RELAXED, 1);
+    let mut case = Case::new(format!("{}-p99", neighbour.case), major, rig.version()?, GOAL_RELAXED, 1);
     case.unit = Unit::Milliseconds;
     case.sides = ["preserve", "relaxed"].map(Into::into);
     case.what = format!(
-        "p99 of the visible lag at {SMALL_PER_SECOND:.0} transactions a second for {} s, in which one transaction \
-         updates {rows} rows of another table",
-        time.as_secs()
+        "p99 of the visible lag at {SMALL_PER_SECOND:.0} transactions a second for {} s, {}",
+        time.as_secs(),
+        neighbour.what
     );
     let mut alone = Vec::new();
     for repeat in 0..options.repeats() {
@@ -186,7 +215,9 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
             rig.words = ["--commit-order", &order].map(str::to_owned).to_vec();
             start_anew(&mut rig)?;
             let sluice = join(&rig, Arm::Ours)?;
-            let write = |source: &Cluster| write_both(source, load);
+            let target = rig.pair.target.url(DB);
+            let write =
+                |source: &Cluster| write_both(source, load, neighbour.hold.map(|hold| (&*target, hold)));
             let (run, lags) = under_load(&rig, sluice.as_ref(), &["t", "beat", "large"], write)?;
             finish(sluice)?;
             let run = Run { seconds: quantile(&lags, 0.99), ..run };
@@ -197,7 +228,7 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
             case.add(arm, run);
         }
         start_anew(&mut rig)?;
-        let lags = sent_by_walsender(&rig, |source| write_both(source, load))?;
+        let lags = sent_by_walsender(&rig, |source| write_both(source, load, None))?;
         alone.push(quantile(&lags, 0.99));
         say.line(&format!(
             "{name}: the walsender alone: {:.2} ms",
@@ -211,17 +242,31 @@ fn large_among_small(options: &Options, say: &Say, major: Major) -> Result<Vec<C
     Ok(vec![case])
 }
 
-/// Small transactions, and the large one in their midst.
-fn write_both(source: &Cluster, load: Amount) -> Result<()> {
+/// Small transactions, and another one in their midst. A client of the server at that address has
+/// one of the other's rows locked before it comes, and keeps it so long.
+fn write_both(source: &Cluster, load: Amount, locked: Option<(&str, Duration)>) -> Result<()> {
     thread::scope(|scope| {
-        let large = scope.spawn(|| {
+        let other = scope.spawn(|| -> Result<()> {
             thread::sleep(BEFORE_LARGE);
-            source.sql(DB, "UPDATE large SET counter = counter + 1")
+            let lock = locked.map(|(url, hold)| lock_row(url).map(|client| (client, hold))).transpose()?;
+            source.sql(DB, "UPDATE large SET counter = counter + 1")?;
+            if let Some((client, hold)) = lock {
+                thread::sleep(hold);
+                client.row("COMMIT")?;
+            }
+            Ok(())
         });
         load::write(source.port(), &script(), load)?;
-        large.join().map_err(|_| anyhow!("the session with the large transaction panicked"))??;
-        Ok(())
+        other.join().map_err(|_| anyhow!("the session with the other transaction panicked"))?
     })
+}
+
+/// A client that has a row of the other table locked.
+fn lock_row(url: &str) -> Result<Probe> {
+    let client = Probe::connect(url)?;
+    client.row("BEGIN")?;
+    client.row("SELECT pk FROM large ORDER BY pk LIMIT 1 FOR UPDATE")?;
+    Ok(client)
 }
 
 /// The lag of each beat if nothing is applied: the time from its COMMIT until the walsender has

@@ -111,6 +111,7 @@ fn run(rig: &mut Rig, arm: Arm, transactions: u64) -> Result<Run> {
         publisher: spent(before.0, cpu_of(&rig.pair.source)),
         subscriber: spent(before.1, cpu_of(&rig.pair.target)),
         pgsluice: sluice.as_ref().map_or(0.0, Sluice::cpu_seconds) - ours,
+        ..Cpu::default()
     };
     let equal = rig.is_equal(&numbers().map(|n| format!("t{n}")).collect::<Vec<_>>());
     let resident_bytes_max = sluice.as_ref().map_or(0, Sluice::resident_bytes_max);

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `tpcb` | the clients' transactions per second, what they leave, and where CPU time goes |
 //! | `misses` | how many missing rows a second are looked up |
-//! | `memory` | what deletions occupy while they come steadily |
+//! | `memory` | what deletions occupy while they come steadily, in pgsluice and in stores by themselves |
 //!
 //! Both ends are compared by the tables that the publisher writes. The clients' tables are
 //! published, so that their deletions are captured, but only the clients write them.
@@ -48,6 +48,12 @@ pub(crate) const STOCK: Stock = Stock {
          pgsluice, and its `walsender` serves capture. Capture in pgsluice is the CPU time of pgsluice beyond that of off.",
         "A look-up is timed from the question to the answer. Changes that miss their rows are gathered before that, \
          so that one look-up answers many.",
+        "`memory`: the memory alone is what pgsluice keeps deletions in, in a process without anything else. LMDB is the \
+         fastest other store of [churn](churn.md) where keys come and go in order. Both get the rows, the commits and the \
+         horizon of pgsluice's run. LMDB keeps each row's key with the LSN, and its tombstone, and removes them one by \
+         one when the horizon has passed them. Its resident memory has the pages of the file that it maps. Ours reads \
+         and writes its file by way of the kernel's cache, which is no part of a process. CPU seconds are those since \
+         the beginning. Those of pgsluice include replication, capture and decoding.",
         "\"Equal\": after every run both ends held the same rows of the tables that the publisher writes.",
     ],
 };

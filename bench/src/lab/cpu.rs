@@ -12,6 +12,9 @@ pub(crate) struct Cpu {
     pub(crate) publisher: BTreeMap<String, f64>,
     pub(crate) subscriber: BTreeMap<String, f64>,
     pub(crate) pgsluice: f64,
+    /// The parts of pgsluice's time that belong to a stage, as its `status` tells them.
+    #[serde(default)]
+    pub(crate) stages: BTreeMap<String, f64>,
 }
 
 impl Cpu {

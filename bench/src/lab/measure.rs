@@ -4,6 +4,7 @@
 //! session on the subscriber sees the result. Both sides are sampled by the same query at the same
 //! pace.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -13,7 +14,8 @@ use testkit::Sluice;
 use crate::lab::aftermath::Aftermath;
 use crate::lab::cpu::{Cpu, cpu_of, spent};
 use crate::lab::probe::Probe;
-use crate::lab::rig::{DB, Rig};
+use crate::lab::rig::{DB, NAME, Rig};
+use crate::lab::timeline::Watch;
 
 /// Between two looks: below one per cent of a run of two seconds.
 const PACE: Duration = Duration::from_millis(20);
@@ -60,6 +62,15 @@ pub(crate) fn measure(
     let mut curve = Vec::new();
     let started = Instant::now();
     let mut sluice = start(&probe)?;
+    let watch = match rig.timeline {
+        true => {
+            let own = probe.row("SELECT pg_backend_pid()")?;
+            let own = own.first().cloned().flatten().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+            let pgsluice = sluice.as_ref().map(Sluice::pid);
+            Some(Watch::begin(&rig.pair.source, &rig.pair.target, own, pgsluice))
+        }
+        false => None,
+    };
     let seconds = loop {
         let Look { value, done } = look(&probe)?;
         let seconds = started.elapsed().as_secs_f64();
@@ -77,9 +88,25 @@ pub(crate) fn measure(
         publisher: spent(publisher, cpu_of(&rig.pair.source)),
         subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
         pgsluice: sluice.as_ref().map_or(0.0, Sluice::cpu_seconds),
+        stages: sluice.as_ref().map(|_| stages(rig)).unwrap_or_default(),
     };
+    if let Some(watch) = watch {
+        eprintln!("{}", watch.end()?);
+    }
     let resident_bytes_max = sluice.as_ref().map_or(0, Sluice::resident_bytes_max);
     Ok((Run { seconds, cpu, curve, resident_bytes_max, ..Run::default() }, sluice))
+}
+
+/// CPU seconds of each stage of the pgsluice that runs; none if it does not tell them, as another
+/// build may not.
+fn stages(rig: &Rig) -> BTreeMap<String, f64> {
+    let told = || -> Option<BTreeMap<String, f64>> {
+        let output = Sluice::call(&rig.pair, &["status", "--json", "--subscription", NAME]).ok()?;
+        let status: serde_json::Value = serde_json::from_str(&output.stdout).ok()?;
+        let stages = status["totals"]["cpu_us"].as_object()?;
+        Some(stages.iter().filter_map(|(name, us)| Some((name.clone(), us.as_f64()? / 1e6))).collect())
+    };
+    told().unwrap_or_default()
 }
 
 /// Ends pgsluice in order, if it was started.
@@ -101,6 +128,7 @@ pub(crate) fn measure_work(rig: &Rig, work: impl FnOnce() -> Result<(f64, u64, b
         publisher: spent(publisher, cpu_of(&rig.pair.source)),
         subscriber: spent(subscriber, cpu_of(&rig.pair.target)),
         pgsluice,
+        ..Cpu::default()
     };
     Ok(Run { seconds, cpu, resident_bytes_max, equal, ..Run::default() })
 }

@@ -5,8 +5,8 @@
 //! - The load: [`backlog`] lists what is written, and [`load`] writes it.
 //! - The instruments: [`measure`] runs the clock, [`cpu`] counts CPU seconds, and [`probe`] is the
 //!   session that samples. [`drain`] is the receivers that only count. [`pairs`] has the interval
-//!   of a ratio. [`aftermath`] is what a run left behind, and [`limit`] is what the servers alone
-//!   can do. [`machine`] names the program.
+//!   of a ratio. [`timeline`] shows who worked and who waited. [`aftermath`] is what a run left
+//!   behind, and [`limit`] is what the servers alone can do. [`machine`] names the program.
 //!
 //! Nothing here knows a benchmark by name; `cases` has what is measured.
 
@@ -23,3 +23,4 @@ pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod rig;
 pub(crate) mod slow;
+pub(crate) mod timeline;

@@ -62,6 +62,8 @@ pub(crate) struct Rig {
     pub(crate) words: Vec<String>,
     /// The other build of pgsluice.
     pub(crate) before: Option<std::path::PathBuf>,
+    /// Print who worked and who waited in each run.
+    pub(crate) timeline: bool,
     slow: Option<SlowReads>,
 }
 
@@ -76,7 +78,7 @@ impl Rig {
         let all = || settings(connections).into_iter().chain(more.iter().cloned());
         let builder = || all().fold(Cluster::builder(major), set);
         let pair = Pair::with(builder(), builder())?;
-        Ok(Rig { pair, connections, words: Vec::new(), before: None, slow: None })
+        Ok(Rig { pair, connections, words: Vec::new(), before: None, timeline: false, slow: None })
     }
 
     /// Makes the subscriber read slowly from its next start on.

@@ -28,6 +28,13 @@ impl Report {
             self.figures(),
             self.cpu_seconds()
         );
+        if let Some(ceilings) = self.ceilings() {
+            text.push_str(
+                "\nThe two busiest parts of each side, in CPU seconds (medians), and a projection: the rate that the busiest \
+                 alone would allow with cores to spare. Here, all of them share the machine's cores.\n\n",
+            );
+            text.push_str(&ceilings);
+        }
         if let Some(left) = self.aftermath() {
             text.push_str(
                 "\nWhat the runs left on the subscriber (medians). MB are growth; autovacuum was off.\n\n",
@@ -63,6 +70,14 @@ impl Report {
     fn cpu_seconds(&self) -> String {
         let head = row(["case", "side", "publisher", "subscriber", "pgsluice", "CPU s"]);
         aligned(&with_head(head, self.cases.iter().flat_map(Case::cpu_rows)))
+    }
+
+    /// What would limit each side with cores to spare; `None` if no run told its stages.
+    fn ceilings(&self) -> Option<String> {
+        let head =
+            row(["case", "side", "busiest", "CPU s per 1M rows", "projection", "next", "CPU s per 1M rows"]);
+        let rows = with_head(head, self.cases.iter().flat_map(Case::ceiling_rows));
+        (rows.len() > 1).then(|| aligned(&rows))
     }
 
     /// What the runs left on the subscriber; `None` if no case measured that.
@@ -194,6 +209,29 @@ impl Case {
             .collect()
     }
 
+    /// For each side, its busiest parts.
+    fn ceiling_rows(&self) -> Vec<Vec<String>> {
+        if self.rows == 0 || self.ours.iter().all(|run| run.cpu.stages.is_empty()) {
+            return Vec::new();
+        }
+        let per_million = |seconds: f64| seconds / (self.rows as f64 / 1e6);
+        let mut rows = Vec::new();
+        for (side, runs) in self.sides.iter().zip([&self.stock, &self.ours]) {
+            let [(first, most), (second, next)] = busiest(runs);
+            let rate = if most > 0.0 { self.rows as f64 / most } else { 0.0 };
+            rows.push(vec![
+                self.name.clone(),
+                side.to_string(),
+                first,
+                format!("{:.2}", per_million(most)),
+                format!("{} rows/s", grouped(rate)),
+                second,
+                format!("{:.2}", per_million(next)),
+            ]);
+        }
+        rows
+    }
+
     fn goal_rows(&self) -> Vec<Vec<String>> {
         let met = |met| if met { "yes" } else { "NO" }.to_owned();
         let cells = |of: &Goal| {
@@ -237,6 +275,19 @@ fn with_head(head: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> Vec<
 
 fn dash() -> String {
     DASH.to_owned()
+}
+
+/// The two that spent most CPU time, each with its seconds: a walsender of the publisher, a stage
+/// of pgsluice, or what applies on the subscriber.
+fn busiest(runs: &[Run]) -> [(String, f64); 2] {
+    let applies = |kind: &str| kind == "client backend" || kind.starts_with("logical replication");
+    let of_publisher = kinds(runs, |cpu| &cpu.publisher).into_iter().filter(|(kind, _)| kind == "walsender");
+    let of_subscriber = kinds(runs, |cpu| &cpu.subscriber).into_iter().filter(|(kind, _)| applies(kind));
+    let stages = kinds(runs, |cpu| &cpu.stages).into_iter().map(|(name, s)| (format!("pgsluice: {name}"), s));
+    let mut parts: Vec<(String, f64)> = of_publisher.chain(of_subscriber).chain(stages).collect();
+    parts.sort_by(|one, other| other.1.total_cmp(&one.1));
+    let mut parts = parts.into_iter();
+    [(); 2].map(|()| parts.next().unwrap_or_else(|| (dash(), 0.0)))
 }
 
 /// Every run's wall seconds, in order.

@@ -86,6 +86,7 @@ fn cpu_json(runs: &[Run]) -> Value {
         "publisher": kinds(runs, |cpu| &cpu.publisher),
         "subscriber": kinds(runs, |cpu| &cpu.subscriber),
         "pgsluice": rounded(median(runs.iter().map(|run| run.cpu.pgsluice)), 2),
+        "stages": kinds(runs, |cpu| &cpu.stages),
         "total": rounded(median(runs.iter().map(|run| run.cpu.total())), 2),
     })
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use base::{Lsn, PgTimestamp};
 use conflict::{ConflictCounters, ConflictType};
+use cpu_time::CpuTime;
 use prefetch::PrefetchFigures;
 
 use crate::activity::Activity;
@@ -57,6 +58,10 @@ pub struct Counters {
     pub queued_bytes: AtomicU64,
     /// Whether the target has a chunk in hand, so that the applier waits for its answer.
     pub executing: AtomicBool,
+    /// CPU time of what plans statements.
+    pub plan_cpu: CpuTime,
+    /// CPU time of what executes them, of all sessions.
+    pub write_cpu: CpuTime,
     /// The work that the sessions that apply have in hand.
     pub activity: Activity,
     /// Transactions that are held until the target's clock has passed their commit time.
@@ -85,14 +90,17 @@ impl Counters {
         self.handed_commit_time.store(time.0, Ordering::Relaxed);
     }
 
-    /// Counts a conflict that is an error, once however often its transaction is tried.
-    pub(crate) fn refused(&self, finished_at: Lsn, kind: ConflictType, relation: &str) {
+    /// Counts a conflict that is an error, once however often its transaction is tried. Returns
+    /// whether this was the time.
+    pub(crate) fn refused(&self, finished_at: Lsn, kind: ConflictType, relation: &str) -> bool {
         let this = Some((finished_at, kind, relation.to_owned()));
         let mut last = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != this {
+        let is_new = *last != this;
+        if is_new {
             self.conflicts.add(kind);
             *last = this;
         }
+        is_new
     }
 
     /// Begins an attempt, in which nothing was handed over yet.

@@ -121,6 +121,8 @@ pub(crate) struct Executor {
     write_progress: Arc<Shape>,
     /// Stores a range, where transactions commit out of order.
     write_range: Arc<Shape>,
+    /// Records resolved conflicts.
+    record_conflicts: Arc<Shape>,
     /// Where the range of the next target transaction begins.
     since: Lsn,
     pub(crate) shared: Arc<SharedProgress>,
@@ -173,6 +175,7 @@ impl Executor {
             check_deferred: statement("check_deferred", "SET CONSTRAINTS ALL IMMEDIATE"),
             write_progress: Arc::new(write_progress),
             write_range: Arc::new(write_range),
+            record_conflicts: Arc::new(resolved::recording(subscription)),
             since: Lsn::INVALID,
             activity: shared.counters.activity.session(),
             shared,

@@ -25,10 +25,6 @@ use crate::applier::SourceTypes;
 use crate::error::{Error, Kind};
 use crate::join::Role;
 
-/// Microseconds since 2000-01-01, as commit times count.
-const CLOCK: &str = "\
-SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8";
-
 /// The part that a relation of the stream plays here.
 #[derive(Clone)]
 enum Known {
@@ -257,9 +253,9 @@ impl Mappings {
     /// What the target's clock shows.
     pub(crate) async fn clock(&self) -> Result<PgTimestamp, Error> {
         self.asked.store(self.session.pid(), Ordering::Relaxed);
-        let row = self.session.query_once(CLOCK).await?;
+        let clock = self.session.clock().await?;
         self.asked.store(0, Ordering::Relaxed);
-        Ok(PgTimestamp(row.get(0)))
+        Ok(clock)
     }
 
     /// Reads the target's table of this name.

@@ -125,12 +125,10 @@ impl Workers {
         let sessions = parts.executors.into_iter().zip(parts.cancellers).zip(parts.pids);
         let worker = |((executor, canceller), pid): ((Executor, Canceller), i32)| {
             let (commands, queue) = mpsc::channel(1);
-            let task = AbortOnDropHandle::new(tokio::spawn(work(
-                executor,
-                canceller.clone(),
-                queue,
-                reporter.clone(),
-            )));
+            let counters = Arc::clone(&parts.shared.counters);
+            let working = work(executor, canceller.clone(), queue, reporter.clone());
+            let task = tokio::spawn(async move { counters.write_cpu.of(working).await });
+            let task = AbortOnDropHandle::new(task);
             WorkerSession { commands, task, canceller, pid }
         };
         let sessions: Vec<WorkerSession> = sessions.map(worker).collect();

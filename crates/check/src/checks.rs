@@ -14,6 +14,7 @@ mod pair;
 mod partitions;
 mod publication;
 mod resources;
+mod retention;
 mod rights;
 mod servers;
 mod slot;
@@ -39,7 +40,7 @@ enum Check {
     Table(fn(&Pair<'_>) -> Vec<Finding>),
 }
 
-const CHECKS: [Check; 65] = [
+const CHECKS: [Check; 69] = [
     // The servers.
     Check::Source(servers::wal_level),
     Check::Source(servers::source_in_recovery),
@@ -51,13 +52,17 @@ const CHECKS: [Check; 65] = [
     Check::Source(servers::walsender_timeout),
     Check::Target(servers::commit_settings),
     Check::Target(conflicts::commit_times),
+    Check::Both(conflicts::clones),
     Check::Both(conflicts::clocks),
     Check::Target(conflicts::remembered_deletions),
     Check::Target(conflicts::deletions_in_wal),
+    Check::Target(retention::physical_wal),
+    Check::Target(retention::replication),
     // What a subscription takes of them.
     Check::Both(resources::slots),
     Check::Both(resources::walsenders),
     Check::Target(resources::origins),
+    Check::Target(retention::room),
     Check::Both(resources::source_connections),
     Check::Both(resources::target_connections),
     Check::Source(resources::kept_wal),

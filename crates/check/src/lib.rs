@@ -32,6 +32,7 @@ mod wanted;
 use base::{PgVersion, SubscriptionName};
 use client::{ConnInfo, Session};
 use schema::PgDump;
+use tokio::sync::oneshot;
 
 use crate::publisher::Publisher;
 use crate::read::FactReader;
@@ -105,26 +106,35 @@ async fn look(
     let mut report = Report { source: source.map(place), target: target.map(place), ..Report::default() };
     let source = source.filter(|session| supported(End::Source, session, &mut report));
     let target = target.filter(|session| supported(End::Target, session, &mut report));
-    let (mut publisher, mut subscriber) = (None, None);
-    // The target is asked about the tables that the source publishes.
-    let mut names = Vec::new();
-    if let Some(session) = source {
+    // Both are asked at the same time. The target waits for the names of the tables that the source
+    // publishes.
+    let (tell_tables, published) = oneshot::channel();
+    let of_source = async move {
+        let Some(session) = source else { return Ok(None) };
         let mut reader = FactReader::new(End::Source, session);
         let slot = subscriber::slot_name(target, wanted).await;
-        let read = Publisher::read(&mut reader, wanted, slot).await.map_err(|error| (End::Source, error))?;
-        names = read.tables.iter().map(|table| table.published.name.clone()).collect();
-        report.tables = names.len();
-        report.findings.extend(reader.into_findings());
-        publisher = Some(read);
-    }
-    if let Some(session) = target {
+        let read = Publisher::read(&mut reader, wanted, slot, tell_tables).await;
+        let read = read.map_err(|error| (End::Source, error))?;
+        Ok(Some((read, reader.into_findings())))
+    };
+    let of_target = async move {
+        let Some(session) = target else { return Ok(None) };
         let mut reader = FactReader::new(End::Target, session);
-        let read =
-            Subscriber::read(&mut reader, wanted, &names).await.map_err(|error| (End::Target, error))?;
+        let read = Subscriber::read(&mut reader, wanted, published).await;
+        let read = read.map_err(|error| (End::Target, error))?;
+        Ok(Some((read, reader.into_findings())))
+    };
+    let (source_facts, target_facts) = tokio::try_join!(of_source, of_target)?;
+    let mut publisher = source_facts.map(|(read, findings)| {
+        report.tables = read.tables.len();
+        report.findings.extend(findings);
+        read
+    });
+    let subscriber = target_facts.map(|(read, findings)| {
         report.begun = read.state.is_begun();
-        report.findings.extend(reader.into_findings());
-        subscriber = Some(read);
-    }
+        report.findings.extend(findings);
+        read
+    });
     if let (Some(session), Some(publisher)) = (source, &mut publisher)
         && let Some(new) = wanted.create_schema.as_ref().filter(|_| !report.begun)
     {

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use base::Oid;
 use schema::PgDump;
 use serde::Deserialize;
-use source::publication::{self, PublishedTable};
+use source::publication::{self, PublishedTable, TableName};
 use source::slot::{self, SlotState};
 use state::STATE_SCHEMA;
+use tokio::sync::oneshot;
 
 use crate::archive::Archive;
 use crate::partitions::{Partitions, Uncarried};
@@ -307,11 +308,13 @@ pub(crate) struct Extension {
 const EXTENSIONS: &str = "SELECT e.extname::text AS name FROM pg_catalog.pg_extension e ORDER BY 1";
 
 impl Publisher {
-    /// `slot` is the name of the subscription's slot.
+    /// `slot` is the name of the subscription's slot. The names of the published tables are told as
+    /// soon as they are known.
     pub(crate) async fn read(
         reader: &mut FactReader<'_>,
         wanted: &Wanted,
         slot: String,
+        tell_tables: oneshot::Sender<Vec<TableName>>,
     ) -> Result<Publisher, client::Error> {
         let names = &wanted.publications;
         let major = reader.session.version().major();
@@ -333,6 +336,8 @@ impl Publisher {
             Some(SourceTable { published, facts })
         };
         let tables: Vec<SourceTable> = published.into_iter().flatten().filter_map(with_facts).collect();
+        // There may be no target to ask.
+        let _ = tell_tables.send(tables.iter().map(|table| table.published.name.clone()).collect());
         let made_of: Vec<MadeOf> = reader.rows("types of published columns", MADE_OF, &[&oids]).await?;
         let undecoded = made_of.into_iter().filter_map(|own| undecoded(own, &tables)).collect();
         let load = reader.row("statistics of WAL", LOAD, &[&oids, &slot]).await?;

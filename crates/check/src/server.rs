@@ -90,6 +90,17 @@ pub(crate) struct Server {
     pub(crate) version: PgVersion,
 }
 
+/// What two ends have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kinship {
+    /// They are one server.
+    OneServer,
+    /// Two servers, and one is a copy of the other.
+    Copies,
+    /// Two clusters, as far as anybody can tell: a role may not see the system identifier.
+    Unrelated,
+}
+
 fn no_version() -> PgVersion {
     PgVersion::from_num(0)
 }
@@ -139,6 +150,17 @@ impl Server {
             server.system_identifier = Some(row.get(0));
         }
         Ok(Some(server))
+    }
+
+    /// Whether `other` is the same server, or of the same cluster.
+    pub(crate) fn kinship(&self, other: &Server) -> Kinship {
+        let is_one_cluster =
+            self.system_identifier.is_some() && self.system_identifier == other.system_identifier;
+        match (is_one_cluster, self.started == other.started) {
+            (true, true) => Kinship::OneServer,
+            (true, false) => Kinship::Copies,
+            (false, _) => Kinship::Unrelated,
+        }
     }
 
     /// A setting's value in base units; empty if this major does not have the setting.

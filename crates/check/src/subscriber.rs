@@ -6,6 +6,7 @@ use base::Oid;
 use serde::Deserialize;
 use source::publication::{self, TableName, TargetTable as Described};
 use state::queries;
+use tokio::sync::oneshot;
 
 use crate::publisher::PARTITIONING;
 use crate::read::FactReader;
@@ -188,6 +189,9 @@ pub(crate) struct Subscriber {
     /// Extensions that could be created, or are there.
     pub(crate) extensions: HashSet<String>,
     pub(crate) native: Vec<NativeSubscription>,
+    /// Whether a walsender uses the slot that keeps WAL for capture; `None` if there is no such
+    /// slot, or nobody asked.
+    pub(crate) capture_slot: Option<bool>,
     /// Publications that would publish schema `pgsluice`.
     pub(crate) publishing_state: Vec<String>,
 }
@@ -305,6 +309,15 @@ struct Name {
     name: String,
 }
 
+/// $1 its name.
+const CAPTURE_SLOT: &str = "
+SELECT s.active FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = $1::text";
+
+#[derive(Deserialize)]
+struct Active {
+    active: bool,
+}
+
 #[derive(Deserialize)]
 struct Count {
     count: i64,
@@ -314,10 +327,11 @@ struct Count {
 const CHUNK: usize = 200;
 
 impl Subscriber {
+    /// `published` names the tables, once the source has told them.
     pub(crate) async fn read(
         reader: &mut FactReader<'_>,
         wanted: &Wanted,
-        names: &[TableName],
+        published: oneshot::Receiver<Vec<TableName>>,
     ) -> Result<Subscriber, client::Error> {
         let server = Server::read(reader).await?;
         let mut state: SchemaState =
@@ -336,7 +350,9 @@ impl Subscriber {
         let forbidden: Vec<Name> =
             reader.rows("replication origin functions", FUNCTIONS, &[&(wanted.apply_sessions > 1)]).await?;
         let replica = may_be_replica(reader).await;
-        let described = match publication::target_tables(reader.session, names).await {
+        // Without a source there is none to ask about.
+        let names = published.await.unwrap_or_default();
+        let described = match publication::target_tables(reader.session, &names).await {
             Ok(described) => Some(described),
             Err(error) => {
                 reader.not_told("tables", &error.to_string());
@@ -351,8 +367,11 @@ impl Subscriber {
         };
         let unbuilt = steps.is_some_and(|steps| steps.count > 0);
         tables.values_mut().for_each(|table| table.facts.unbuilt = unbuilt);
+        let mut capture_slot: Option<Active> = None;
         if wanted.retain_dead_tuples {
             look_at_identities(reader, &mut tables).await;
+            let slot = retention::slot_of(&wanted.subscription);
+            capture_slot = reader.row("replication slots", CAPTURE_SLOT, &[&slot]).await?;
         }
         let oids: Vec<u32> = tables.values().map(|table| table.described.oid.0).collect();
         let schemas: Vec<Schema> = reader.rows("schemas", SCHEMAS, &[]).await?;
@@ -378,6 +397,7 @@ impl Subscriber {
             closed_schemas: closed,
             extensions: extensions.into_iter().map(|row| row.name).collect(),
             native: reader.rows("subscriptions", NATIVE, &[&oids]).await?,
+            capture_slot: capture_slot.map(|slot| slot.active),
             publishing_state: text(publishing),
         })
     }

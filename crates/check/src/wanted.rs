@@ -41,6 +41,8 @@ pub struct Wanted {
     pub clock_skew_max: Option<Duration>,
     /// The target's deletions are remembered.
     pub retain_dead_tuples: bool,
+    /// The slot of the other direction of a pair keeps WAL for that.
+    pub shares_slot: bool,
 }
 
 impl Wanted {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use base::PgVersion;
+use base::{PgTimestamp, PgVersion};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proto::frame::ServerError;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -28,6 +28,10 @@ use crate::farewell::Entry;
 use crate::startup::{Purpose, Ready, Replication};
 use crate::stream::Stream;
 use crate::{ConnInfo, Error};
+
+/// In microseconds since PostgreSQL's epoch, as commit times count.
+const CLOCK: &str = "\
+SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8";
 
 /// How long a dropped session may still send: its goodbye, after a command that is running.
 const GOODBYE_LIMIT: Duration = Duration::from_secs(1);
@@ -160,6 +164,14 @@ impl Session {
         let rows = self.client.query_typed(sql, &[]).await.map_err(|error| self.error(error))?;
         let row = rows.into_iter().next();
         row.ok_or_else(|| Error::protocol("a query that returns one row returned none").at(&self.place))
+    }
+
+    /// What the server's clock says.
+    ///
+    /// # Errors
+    /// The session failed.
+    pub async fn clock(&self) -> Result<PgTimestamp, Error> {
+        Ok(PgTimestamp(self.query_once(CLOCK).await?.get(0)))
     }
 
     /// An error of this session in this crate's words, with the server's

@@ -22,6 +22,16 @@ pub struct Server {
     pub clock: PgTimestamp,
 }
 
+/// A record of the server's WAL, the last one of what was captured. By it the history is known
+/// again: another one has another record there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Landmark {
+    /// Where the record begins.
+    pub lsn: Lsn,
+    /// Its checksum.
+    pub crc: u32,
+}
+
 /// Deletions that are not remembered although an UPDATE may need them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {

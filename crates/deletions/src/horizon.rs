@@ -44,13 +44,16 @@
 //!   than `t`. Either contradicts that U is in commit with a time up to `t`.
 //!
 //! The claim needs a clock that does not go back, and says nothing about updates that were
-//! forwarded from a third server with a time of that. [`crate::Answer::NotSeen`] tells these.
+//! forwarded from a third server with a time of that. [`crate::Answer::NotSeen`] tells these. A
+//! clock that is seen to be set back begins the wait anew, so only steps that are over between two
+//! questions void the claim.
 //!
 //! | hazard | remedy |
 //! | --- | --- |
 //! | a transaction runs whose id is at or above a snapshot's `xmax` | locks are read, no snapshot |
 //! | a synchronous standby is away, and commits wait for it | their records are in WAL: they leave F |
 //! | a writer sits idle in its transaction | it was seen outside of its commit: it leaves F |
+//! | an apply worker of the publisher has a transaction open | it is forwarded: it is not in F |
 //! | a prepared transaction sleeps | it is in F only while a COMMIT PREPARED runs that began before |
 //! | an idle publisher's WAL "ends" behind a header not yet written | `W` is the last record's end |
 //! | the target crashes and applies U again | flushed counts, not applied |

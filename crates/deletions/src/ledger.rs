@@ -10,15 +10,18 @@
 //! mark:    u64 count, u64 bytes, time newest, i64 made
 //! horizon: u64 LSN, time forgotten, time greatest
 //! cut:     u64 LSN (0 for none), i64 time
+//! landmark, since version 2: u64 LSN (0 for none), u32 checksum
 //! ```
 //! A time is an i64, and the smallest one stands for none. Numbers are little-endian.
 
 use base::{Lsn, Oid, PgTimestamp};
 
-use crate::coverage::{Cut, Forgotten, Server};
+use crate::coverage::{Cut, Forgotten, Landmark, Server};
 use crate::marks::Mark;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version without a landmark.
+const VERSION_UNMARKED: u8 = 1;
 const NO_TIME: i64 = i64::MIN;
 
 /// One entry, without its LSN, which is its key.
@@ -30,12 +33,13 @@ pub(crate) struct Entry {
     pub(crate) restart: Lsn,
     pub(crate) mark: Mark,
     pub(crate) forgotten: Forgotten,
+    pub(crate) landmark: Option<Landmark>,
 }
 
 impl Entry {
     pub(crate) fn new(server: &Server, restart: Lsn, mark: Mark, forgotten: Forgotten) -> Entry {
         let Server { system_id, database, timeline, .. } = *server;
-        Entry { system_id, database, timeline, restart, mark, forgotten }
+        Entry { system_id, database, timeline, restart, mark, forgotten, landmark: None }
     }
 
     pub(crate) fn key(lsn: Lsn) -> [u8; 8] {
@@ -60,8 +64,10 @@ impl Entry {
             time(greatest),
             cut.map_or(0, |cut| cut.lsn.as_u64()),
             cut.map_or(0, |cut| cut.time.0.cast_unsigned()),
+            self.landmark.map_or(0, |landmark| landmark.lsn.as_u64()),
         ];
         words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        out.extend_from_slice(&self.landmark.map_or(0, |landmark| landmark.crc).to_le_bytes());
         out
     }
 
@@ -72,7 +78,12 @@ impl Entry {
         let (system_id, rest) = rest.split_first_chunk()?;
         let (database, rest) = rest.split_first_chunk()?;
         let (timeline, rest) = rest.split_first_chunk()?;
-        let words: &[u8; 80] = rest.try_into().ok().filter(|_| *version == VERSION)?;
+        let (words, landmark) = rest.split_first_chunk::<80>()?;
+        let landmark = match *version {
+            VERSION => landmark_of(landmark.try_into().ok()?),
+            VERSION_UNMARKED if landmark.is_empty() => None,
+            _ => return None,
+        };
         let word = |at: usize| {
             let word = words[at * 8..].first_chunk().copied().unwrap_or_default();
             u64::from_le_bytes(word)
@@ -92,8 +103,16 @@ impl Entry {
                 greatest: time(7),
                 cut: Some(cut).filter(|cut| cut.lsn.is_valid()),
             },
+            landmark,
         })
     }
+}
+
+fn landmark_of(bytes: &[u8; 12]) -> Option<Landmark> {
+    let (lsn, crc) = bytes.split_first_chunk()?;
+    let landmark =
+        Landmark { lsn: Lsn::new(u64::from_le_bytes(*lsn)), crc: u32::from_le_bytes(crc.try_into().ok()?) };
+    Some(landmark).filter(|landmark| landmark.lsn.is_valid())
 }
 
 #[cfg(test)]
@@ -113,13 +132,21 @@ mod tests {
             restart: Lsn::new(850),
             mark,
             forgotten,
+            landmark: Some(Landmark { lsn: Lsn::new(880), crc: u32::MAX }),
         };
         let key = Entry::key(mark.lsn);
-        for entry in
-            [entry, Entry { forgotten: Forgotten::default(), mark: Mark { newest: None, ..mark }, ..entry }]
-        {
+        for entry in [
+            entry,
+            Entry { forgotten: Forgotten::default(), mark: Mark { newest: None, ..mark }, ..entry },
+            Entry { landmark: None, ..entry },
+        ] {
             assert_eq!(Entry::decode(&key, &entry.encode()), Some(entry));
         }
+        let mut older = entry.encode();
+        older.truncate(older.len() - 12);
+        assert_eq!(Entry::decode(&key, &older), None, "it says that it has a landmark");
+        older[0] = VERSION_UNMARKED;
+        assert_eq!(Entry::decode(&key, &older), Some(Entry { landmark: None, ..entry }));
         let mut other = entry.encode();
         other[0] += 1;
         assert_eq!(Entry::decode(&key, &other), None);

@@ -30,7 +30,7 @@ mod marks;
 mod memory;
 mod publisher;
 
-pub use coverage::{Answer, Candidate, Cut, Miss, Server};
+pub use coverage::{Answer, Candidate, Cut, Landmark, Miss, Server};
 pub use deletion::{Deletion, Kind, Tombstone};
 pub use error::Error;
 pub use horizon::{

@@ -27,10 +27,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Lsn, PgTimestamp};
+use base::{Lsn, Oid, PgTimestamp};
 use store::{Disk, FileDisk, Kind, Options, Store, Tree};
 
-use crate::coverage::{Answer, Candidate, Cut, Forgotten, Miss, Server};
+use crate::coverage::{Answer, Candidate, Cut, Forgotten, Landmark, Miss, Server};
 use crate::deletion::{Deletion, Tombstone};
 use crate::error::{Error, Result};
 use crate::key::RowKey;
@@ -149,6 +149,10 @@ pub struct Memory {
     has_begun: bool,
     captured: Lsn,
     restart: Lsn,
+    /// The last record of what was captured, as far as it is known.
+    landmark: Option<Landmark>,
+    /// It is not known whether this server's history is that of the memory.
+    is_doubted: bool,
     forgotten: Forgotten,
     /// Something of `forgotten` is not on disk.
     is_unsaved: bool,
@@ -161,6 +165,13 @@ pub struct Memory {
     overflowed: Option<Lsn>,
     value: Vec<u8>,
     figures: Figures,
+}
+
+/// The tombstones that concern all rows of a table.
+struct OfTable {
+    table: Oid,
+    emptied: Option<Tombstone>,
+    unnamed: Option<Tombstone>,
 }
 
 /// Why the ledger does not say where to go on.
@@ -253,6 +264,8 @@ impl Memory {
             has_begun: false,
             captured: Lsn::INVALID,
             restart: Lsn::INVALID,
+            landmark: None,
+            is_doubted: false,
             forgotten: Forgotten::default(),
             is_unsaved: false,
             marks: Marks::default(),
@@ -303,6 +316,7 @@ impl Memory {
         self.captured = self.store.committed();
         self.recorded = self.captured;
         self.restart = entry.restart;
+        self.landmark = entry.landmark;
         self.forgotten = entry.forgotten;
         if self.store.horizon() > above(self.forgotten.floor()) {
             // A commit without an entry, which a full store had no room for. What it has cut is not
@@ -312,6 +326,29 @@ impl Memory {
         }
         self.marks.forget(self.forgotten.floor());
         Opened::Resumed { captured: self.captured, restart: self.restart }
+    }
+
+    /// By which record of WAL the history of a memory that was resumed is known again; `None` if
+    /// nothing says so.
+    #[must_use]
+    pub fn landmark(&self) -> Option<Landmark> {
+        self.landmark
+    }
+
+    /// Nothing is answered until [`Memory::prove`]: the server may have been restored since.
+    pub fn doubt(&mut self) {
+        self.is_doubted = true;
+    }
+
+    /// The server has the record of [`Memory::landmark`].
+    pub fn prove(&mut self) {
+        self.is_doubted = false;
+    }
+
+    /// What was committed last to disk.
+    #[must_use]
+    pub fn committed(&self) -> Lsn {
+        self.store.committed()
     }
 
     /// Says whose deletions are not kept, because the stream that is applied orders them.
@@ -326,7 +363,10 @@ impl Memory {
         if self.captured < from {
             self.captured = from;
             self.recorded = self.recorded.max(from);
-            self.forget(Cut { lsn: from, time: clock });
+            // What is there goes, too, and may be of a later time: from a third server, or from
+            // before the clock was set back.
+            let time = self.forgotten.greatest.map_or(clock, |greatest| greatest.max(clock));
+            self.forget(Cut { lsn: from, time });
         }
         self.has_begun = true;
     }
@@ -408,6 +448,11 @@ impl Memory {
         self.restart = self.restart.max(restart);
     }
 
+    /// The last record up to the position that [`Memory::passed`] was told.
+    pub fn mark(&mut self, landmark: Landmark) {
+        self.landmark = Some(landmark);
+    }
+
     /// Makes durable what was recorded and forgotten, and keeps the bounds. Does nothing in the
     /// middle of a transaction. `now` is the clock of pgsluice's machine.
     ///
@@ -423,7 +468,8 @@ impl Memory {
         }
         let failed = Error::store("commit to its store");
         let mark = Mark { lsn: self.captured, made: now, ..self.open };
-        let entry = Entry::new(&self.server, self.restart, mark, self.forgotten);
+        let entry =
+            Entry { landmark: self.landmark, ..Entry::new(&self.server, self.restart, mark, self.forgotten) };
         let written = self.store.put(self.ledger, &Entry::key(mark.lsn), mark.lsn, &entry.encode());
         let was_full = match written {
             Ok(()) => false,
@@ -477,30 +523,55 @@ impl Memory {
     /// # Errors
     /// The store's disk, and damage.
     pub fn look_up(&mut self, key: &RowKey, miss: Miss) -> Result<Answer> {
-        if !self.has_begun {
-            self.figures.retention_exceeded += 1;
-            return Ok(Answer::NotCovered);
-        }
-        if self.captured < miss.fence {
-            return Ok(Answer::NotYet);
-        }
-        let answer = self.answer(key, miss)?;
-        self.figures.retention_exceeded += u64::from(answer == Answer::NotCovered);
-        Ok(answer)
+        self.look_up_all(std::iter::once((key, miss))).map(|answers| answers[0])
     }
 
-    fn answer(&self, key: &RowKey, miss: Miss) -> Result<Answer> {
-        let table = key.table();
+    /// The same for many rows, in their order. What concerns the whole of a table is read once for
+    /// those of the same table that follow each other.
+    ///
+    /// # Errors
+    /// As [`Memory::look_up`].
+    pub fn look_up_all<'k>(
+        &mut self,
+        misses: impl Iterator<Item = (&'k RowKey, Miss)>,
+    ) -> Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(misses.size_hint().0);
+        let mut of_table: Option<OfTable> = None;
+        for (key, miss) in misses {
+            let is_ahead = self.is_doubted || self.captured < miss.fence;
+            let answer = match (self.has_begun, is_ahead) {
+                (false, _) => Answer::NotCovered,
+                (true, true) => Answer::NotYet,
+                (true, false) => {
+                    let table = key.table();
+                    let known = match of_table.take().filter(|known| known.table == table) {
+                        Some(known) => known,
+                        None => self.of_table(table)?,
+                    };
+                    self.answer(key, miss, of_table.insert(known))?
+                }
+            };
+            self.figures.retention_exceeded += u64::from(answer == Answer::NotCovered);
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
+
+    fn of_table(&self, table: Oid) -> Result<OfTable> {
+        let emptied = self.tombstone(&RowKey::of_emptied(table, table))?;
+        let unnamed = self.tombstone(&RowKey::of_unnamed(table))?;
+        Ok(OfTable { table, emptied, unnamed })
+    }
+
+    fn answer(&self, key: &RowKey, miss: Miss, of_table: &OfTable) -> Result<Answer> {
         let row = self.stored(key)?;
         // A row of the same hash was deleted later, and hides what became of this one.
         if row.is_some_and(|(_, is_of_key)| !is_of_key) {
             return Ok(Answer::NotCovered);
         }
-        let emptied = self.tombstone(&RowKey::of_emptied(table, table))?;
         let row = row.map(|(tombstone, _)| tombstone);
-        let last = [row, emptied].into_iter().flatten().max_by_key(|tombstone| tombstone.lsn);
-        let unnamed = self.tombstone(&RowKey::of_unnamed(table))?;
-        Ok(match (last, unnamed) {
+        let last = [row, of_table.emptied].into_iter().flatten().max_by_key(|tombstone| tombstone.lsn);
+        Ok(match (last, of_table.unnamed) {
             // It may have been this row, which had come back.
             (Some(last), Some(unnamed)) if unnamed.lsn > last.lsn => Answer::NotCovered,
             (Some(last), _) => Answer::Deleted(last),

@@ -8,6 +8,10 @@
 //! What a session does is in `pg_stat_activity`, for roles with `pg_read_all_stats`. Without that
 //! right it is [`Doing::Unknown`], and its transaction is waited for until it ends.
 //!
+//! Apply workers of the publisher's own subscriptions are not waited for. Their transactions keep
+//! the times of the server that they come from, and are commits forwarded from there. Workers that
+//! copy a new table are waited for: what they write, and their triggers, has the publisher's time.
+//!
 //! ```sql
 //! SELECT clock_timestamp();   -- a statement of its own, and before the other one
 //! SELECT l.transactionid, l.pid, a.state, a.query_start, a.wait_event, ...
@@ -39,8 +43,8 @@ pub struct Activity {
     pub clock: PgTimestamp,
     /// Everyone who holds an exclusive lock on a transaction id.
     pub holders: Vec<Holder>,
-    /// Sessions that may be executing COMMIT PREPARED: by their statement, because its text cannot
-    /// be seen, or because they are apply workers, which have none.
+    /// Sessions that may be executing COMMIT PREPARED: by their statement, or because its text
+    /// cannot be seen.
     pub finishers: Vec<Session>,
 }
 
@@ -81,6 +85,9 @@ pub enum Doing {
     },
     /// It waits for its client inside of a transaction (`idle in transaction`, also when aborted).
     BetweenStatements,
+    /// It applies transactions of another server (`logical replication apply worker`). The clock of
+    /// that server gave them their times.
+    Applying,
     /// It waits for a synchronous standby (wait event `SyncRep`): its commit record is in WAL.
     WaitingForStandby,
     /// That cannot be seen, or says nothing.
@@ -94,7 +101,7 @@ impl Doing {
         match self {
             // The statement that commits takes its time after it has begun.
             Doing::Statement { begun } => begun <= time,
-            Doing::BetweenStatements | Doing::WaitingForStandby => false,
+            Doing::BetweenStatements | Doing::WaitingForStandby | Doing::Applying => false,
             Doing::Unknown => true,
         }
     }

@@ -31,6 +31,11 @@ pub(crate) enum Kind {
         free: u64,
         needed: u64,
     },
+    /// The source's clock is ahead of the target's, and rows are to be copied.
+    ClockSkew {
+        ahead: Duration,
+        max: Duration,
+    },
     /// The source is a standby. The WAL alone does not say where pgsluice may go on.
     SourceIsStandby,
     /// The target's backend and pgsluice waited for one another.
@@ -158,6 +163,15 @@ impl fmt::Display for Error {
                 ByteSize(*free),
                 ByteSize(*needed)
             ),
+            Kind::ClockSkew { ahead, max } => write!(
+                f,
+                "the source's clock is {:.1} s ahead of the target's, a conflict rule compares commit times, and \
+                 clock_skew_max is {} s: nothing is copied; correct the clocks of both servers: pgsluice then goes on \
+                 by itself; to let the copy wait that long: --clock-skew-max {}s",
+                ahead.as_secs_f64(),
+                max.as_secs_f64(),
+                ahead.as_secs_f64().ceil()
+            ),
             Kind::SourceIsStandby => f.write_str(
                 "the source is a standby, and --source-mode wal follows primaries only; pgsluice waits for one: \
                  promote it, or give a --source that leads to the primary",
@@ -196,6 +210,7 @@ impl std::error::Error for Error {
             Kind::Wal(error) => error.source(),
             Kind::Spool(_)
             | Kind::NoRoom { .. }
+            | Kind::ClockSkew { .. }
             | Kind::SourceIsStandby
             | Kind::Silent(_)
             | Kind::Refused(_)

@@ -35,6 +35,8 @@ const RELOOK: HeldBy =
 const BOTH_WAYS: HeldBy = ("pgsluice scenarios", "two_sides_with_rows_are_refused_with_the_remedy");
 const FINDINGS: HeldBy = ("pgsluice check", "every_finding_has_an_object_and_a_remedy_that_helps");
 const STALLED_TARGET: HeldBy = ("pgsluice scenarios", "a_network_to_the_target_that_stalls_is_noticed");
+const CLOCK_OF_COPY: HeldBy =
+    ("pgsluice scenarios", "nothing_is_copied_from_a_source_whose_clock_is_far_ahead_until_the_clocks_agree");
 const COPY_AGAIN: &str =
     "Run `pgsluice drop`, empty the tables on the target, and copy them again with `pgsluice run`.";
 
@@ -66,6 +68,16 @@ base::error_reference! {
         "Make room on that disk, or name a directory on another disk with `--state-dir`. `run` then \
         continues by itself.",
         &[("pgsluice scenarios", "a_full_spool_is_asked_about_before_the_same_is_received_again")],
+    ),
+    Kind::ClockSkew { .. } => entry(
+        Doing::Copying,
+        "The source's clock is far ahead, so nothing is copied",
+        Kind::ClockSkew { ahead: Duration::from_secs(3600), max: Duration::from_secs(30) },
+        "A conflict rule compares commit times, so rows are copied only after the target's clock has passed \
+        their commit times. The source's clock is ahead by more than `clock_skew_max`.",
+        "Correct the clocks of both servers (`chronyc tracking` shows the offset of each). pgsluice tries again \
+        and goes on by itself. It waits longer with a larger `--clock-skew-max`.",
+        &[CLOCK_OF_COPY],
     ),
     Kind::SourceIsStandby => entry(
         Doing::Starting,

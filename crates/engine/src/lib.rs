@@ -42,6 +42,7 @@ pub use settings::{
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
     LagFigures, LastError, Pause, Phase, PrefetchSnapshot, QuantilesSnapshot, Refresh, RetainedSnapshot,
-    SchemaSnapshot, Status, StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable, WaitsFor,
+    SchemaSnapshot, StageTimes, Status, StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable,
+    WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

@@ -13,7 +13,7 @@
 //! | phase | module |
 //! | --- | --- |
 //! | look at both ends, and judge what was found | `look` |
-//! | slot, snapshot, copy | `first_copy`, `snapshot` |
+//! | slot, snapshot, copy | `first_copy`, `snapshot`, `target_clock` |
 //! | wait for the other direction of a pair | `turns` |
 //! | repair what failed before: another timeline, catalogs that were lost | `beginning`, `relook` |
 //! | build the applier's options | `apply_options`, `form`, `copied_from` |
@@ -29,6 +29,7 @@ mod form;
 mod look;
 mod relook;
 mod snapshot;
+mod target_clock;
 mod turns;
 
 use std::sync::Arc;
@@ -183,7 +184,7 @@ impl Attempt<'_> {
     /// Checks both ends as `pgsluice check` does, before the first attempt of a process.
     async fn check_once(&self, past: &mut Past) -> Result<(), Error> {
         if !past.checked {
-            preflight::before_start(self.settings).await?;
+            preflight::before_start(self.settings, self.direction).await?;
             past.checked = true;
         }
         self.direction.inspect(|direction| direction.say_checked());

@@ -7,21 +7,22 @@
 use check::{NewSchema, Refuses, Report, Severity, Wanted};
 
 use crate::refusal::Refusal;
-use crate::{Error, Origin, Settings, SourceMode, adoption_refuses};
+use crate::{Direction, Error, Origin, Settings, SourceMode, adoption_refuses};
 
 /// Most warnings that a start logs; `pgsluice check` shows all.
 const WARNINGS_SHOWN_MAX: usize = 10;
 
 /// Returns every reason why the pipeline of `settings` would not work.
-pub async fn check(settings: &Settings) -> Report {
-    check::check(&settings.source, &settings.target, &wanted(settings)).await
+/// `direction` is the one of a pair that it is.
+pub async fn check(settings: &Settings, direction: Option<&Direction>) -> Report {
+    check::check(&settings.source, &settings.target, &wanted(settings, direction)).await
 }
 
 /// Checks before the first attempt of a process.
 ///
 /// # Errors
 /// The start is refused, with every reason; or a connection failed, which the retry policy handles.
-pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
+pub(crate) async fn before_start(settings: &Settings, direction: Option<&Direction>) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
@@ -29,7 +30,7 @@ pub(crate) async fn before_start(settings: &Settings) -> Result<(), Error> {
     if let Some(why) = adopted.and_then(|own| adoption_refuses(&own, name, settings.origin == Origin::None)) {
         return Err(why);
     }
-    let report = check::check_over(&source, &target, &wanted(settings)).await?;
+    let report = check::check_over(&source, &target, &wanted(settings, direction)).await?;
     if report.refuses() {
         return Err(Error::refused(refusal(&report)));
     }
@@ -55,7 +56,7 @@ pub async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     let name = &settings.subscription;
     let (source, target) =
         tokio::try_join!(check::connect(&settings.source, name), check::connect(&settings.target, name))?;
-    let wanted = Wanted { copy_data: false, create_schema: None, ..wanted(settings) };
+    let wanted = Wanted { copy_data: false, create_schema: None, ..wanted(settings, None) };
     let mut report = check::check_over(&source, &target, &wanted).await?;
     report.findings.retain(|own| own.severity == Severity::Cannot && own.refuses == Refuses::Every);
     match report.findings.is_empty() {
@@ -64,7 +65,7 @@ pub async fn before_adopting(settings: &Settings) -> Result<(), Error> {
     }
 }
 
-fn wanted(settings: &Settings) -> Wanted {
+fn wanted(settings: &Settings, direction: Option<&Direction>) -> Wanted {
     Wanted {
         subscription: settings.subscription.clone(),
         publications: settings.publications.clone(),
@@ -82,6 +83,7 @@ fn wanted(settings: &Settings) -> Wanted {
         conflict_rules: settings.conflict_rules.clone(),
         clock_skew_max: settings.clock_skew_max,
         retain_dead_tuples: settings.retain_deletions.is_some(),
+        shares_slot: direction.and_then(Direction::shared_slot).is_some(),
     }
 }
 

@@ -496,6 +496,7 @@ impl<'a> Refreshing<'a> {
             tracing::info!(subscription = %name, "copying {} tables that were added to the publication", jobs.len());
             let exported = attempt.late_snapshot(source, self.state).await?;
             let keys: Vec<TableKey> = tables.iter().map(|(key, _)| key.clone()).collect();
+            attempt.pass_clock_of(source, self.state.session()).await?;
             attempt.status.await_copies(&keys, exported.since.lsn);
             copied = attempt.copy(&exported, jobs, self.state, true).await?;
             since = exported.since.clone();

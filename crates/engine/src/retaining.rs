@@ -96,7 +96,12 @@ fn applied(status: Arc<Status>) -> AskApplied {
         let (joined, is_joining) = status.tables();
         let mut of = DefaultHasher::new();
         (status.connects(), joined).hash(&mut of);
-        let flushed = if status.streams() { progress.snapshot().flushed } else { Lsn::INVALID };
+        // A target that was restored, or failed over, does not have what the stream has applied on
+        // the server before.
+        let captured = status.retention().map(|retention| retention.captures_from());
+        let is_of_captured = captured == status.target_started();
+        let is_known = status.streams() && is_of_captured;
+        let flushed = if is_known { progress.snapshot().flushed } else { Lsn::INVALID };
         Applied { flushed, is_joining, generation: of.finish() }
     })
 }

@@ -11,7 +11,7 @@
 //! | catalogs of a source that ships WAL that cannot be followed any further | a new look after the interval; stop if tables would have to be copied again and the operator has not allowed it |
 //! | a table that cannot be decoded outside the server | at once, without it |
 //! | a first copy that lacks a partition of the target, or a name that its functions do not find | after the interval |
-//! | the spool's disk, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
+//! | the spool's disk, clocks that differ too much for a copy, another error of a server, catalogs that are being rewritten, the disk of what is decoded | after the interval |
 //! | settings, rights, a password, a certificate, a schema that the target does not take, a slot that is not what the target remembers, WAL that cannot be decoded, the name in use | stop: only a person can help |
 //!
 //! `skip --lsn` also ends the interval.
@@ -71,6 +71,7 @@ pub(crate) fn verdict(error: &Error, disable_on_error: bool) -> Verdict {
         | Kind::Apply(_)
         | Kind::Client(_)
         | Kind::NoRoom { .. }
+        | Kind::ClockSkew { .. }
         | Kind::Spool(_) => Verdict::Later,
     }
 }

@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use apply::{Counters, SnapshotGate};
 use base::{Lsn, Oid, PgTimestamp, Progress, SubscriptionName};
 use copy::CopyProgress;
+use cpu_time::CpuTime;
 use retention::Retention;
 use schema::SchemaProgress;
 use tokio::sync::watch;
@@ -60,7 +61,7 @@ pub use self::phase::Phase;
 pub use self::retained::{QuantilesSnapshot, RetainedSnapshot};
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
+    SchemaSnapshot, StageTimes, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
 };
 pub use self::standstill::Blocked;
 pub(crate) use self::standstill::{Motion, Standstill};
@@ -100,6 +101,8 @@ pub struct Status {
     standstill: Standstill,
     form: Form,
     decoded: Arc<Decoded>,
+    /// CPU time of receiving the stream.
+    receive_cpu: CpuTime,
     consistency: Consistency,
     /// The position of a transaction that was handed over in part; see
     /// [`Counters::last_part_handed`].
@@ -109,6 +112,8 @@ pub struct Status {
     failing: Mutex<Option<Failing>>,
     /// What is remembered of the target's deletions.
     retention: OnceLock<Arc<Retention>>,
+    /// When the server was started to which the stream is applied.
+    target_started: Mutex<Option<PgTimestamp>>,
     /// New tables for which the stream was started again.
     streamed_anew: Mutex<BTreeSet<Oid>>,
     /// The logged reasons why tables wait.
@@ -151,11 +156,13 @@ impl Status {
             standstill: Standstill::default(),
             form: Form::default(),
             decoded: Arc::default(),
+            receive_cpu: CpuTime::default(),
             consistency: Consistency::default(),
             part_handed: AtomicU64::new(0),
             spooling: Arc::default(),
             failing: Mutex::default(),
             retention: OnceLock::new(),
+            target_started: Mutex::new(None),
             streamed_anew: Mutex::default(),
             told_waiting: Mutex::default(),
         }
@@ -202,6 +209,11 @@ impl Status {
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
+    }
+
+    /// CPU time of receiving the stream, which the pipeline counts.
+    pub(crate) fn receive_cpu(&self) -> &CpuTime {
+        &self.receive_cpu
     }
 
     /// The figures of WAL that is decoded here, which decoding updates.
@@ -409,6 +421,16 @@ impl Status {
     pub(crate) fn set_retention(&self, retention: Arc<Retention>) {
         // A process begins that once for each subscription.
         let _ = self.retention.set(retention);
+    }
+
+    /// The stream is applied to the server that was started then.
+    pub(crate) fn set_target_started(&self, started: PgTimestamp) {
+        *self.target_started.lock().unwrap_or_else(PoisonError::into_inner) = Some(started);
+    }
+
+    /// When the server was started to which the stream is applied.
+    pub(crate) fn target_started(&self) -> Option<PgTimestamp> {
+        *self.target_started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is remembered of the target's deletions; `None` if nothing is.

@@ -69,6 +69,12 @@ fn by_operation(snapshot: &StatusSnapshot) -> Vec<Sample> {
     rows.into_iter().map(|(name, count)| (vec![("operation", name.to_owned())], count as f64)).collect()
 }
 
+fn by_stage(snapshot: &StatusSnapshot) -> Vec<Sample> {
+    let engine::StageTimes { receive, decode, plan, write } = snapshot.totals.cpu_us;
+    let stages = [("receive", receive), ("decode", decode), ("plan", plan), ("write", write)];
+    stages.into_iter().map(|(name, us)| (vec![("stage", name.to_owned())], us as f64 / 1e6)).collect()
+}
+
 /// The median and the 99th percentile.
 fn by_quantile(quantiles: Option<engine::QuantilesSnapshot>) -> Vec<Sample> {
     let Some(engine::QuantilesSnapshot { median, p99 }) = quantiles else { return Vec::new() };
@@ -268,6 +274,7 @@ const FAMILIES: &[Family] = &[
         "How far the commit time of the held transaction is ahead of the target's clock, or 0.",
         |s| plain(s.clock_ahead_seconds.unwrap_or(0.0)),
     ),
+    family("pgsluice_stage_cpu_seconds_total", "counter", "CPU time of each stage.", by_stage),
     family("pgsluice_errors_total", "counter", "Attempts that ended in an error.", |s| {
         plain(s.totals.errors as f64)
     }),

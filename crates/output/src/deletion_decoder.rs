@@ -53,6 +53,12 @@ impl DeletionDecoder {
         self.0.place()
     }
 
+    /// Where the last record that was read begins, and its checksum; `None` before the first.
+    #[must_use]
+    pub fn last_record(&self) -> Option<(Lsn, u32)> {
+        self.0.group.last
+    }
+
     /// Takes bytes of WAL, as [`Decoder::push`] does.
     ///
     /// # Errors

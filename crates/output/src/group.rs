@@ -81,6 +81,8 @@ pub(crate) struct Group {
     followed: Lsn,
     /// Where the last record ended.
     pub(crate) end: Lsn,
+    /// Where the last record begins, and its checksum; `None` before the first.
+    pub(crate) last: Option<(Lsn, u32)>,
     pub(crate) cache: LocatorFilterCache,
     /// The option of the first member. The output is the same either way.
     has_filter: bool,
@@ -131,6 +133,7 @@ impl Group {
             followed: catalog.last(),
             catalog,
             end,
+            last: None,
             cache: LocatorFilterCache::new([database]),
             has_filter: member.options.early_filter,
             newest: Xid::INVALID,
@@ -190,6 +193,7 @@ impl Group {
     /// errors itself.
     pub(crate) fn take(&mut self, record: &Record<'_>) -> Result<()> {
         self.end = record.end();
+        self.last = Some((record.lsn(), record.crc()));
         if record.lsn() <= self.followed {
             return Ok(());
         }

@@ -21,7 +21,7 @@ use base::{Lsn, with_causes};
 use wal::{Reader, Record, Records};
 
 use crate::decoder::Decoder;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, RefusedTable, Result};
 use crate::group::{Group, Member, MemberId, Place};
 use crate::writer::Output;
 
@@ -129,6 +129,16 @@ impl Pass {
     pub fn place(&self, id: MemberId) -> Option<Place<'_>> {
         let (group, _) = self.inner.find(id)?;
         Some(self.inner.groups[group].place())
+    }
+
+    /// As [`Decoder::refused`] of a member; nothing if it is none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn refused(&mut self, id: MemberId) -> Result<Vec<RefusedTable>, Error> {
+        let Some((group, member)) = self.inner.find(id) else { return Ok(Vec::new()) };
+        let Group { catalog, members, .. } = &mut self.inner.groups[group];
+        members[member].tables.refused(catalog)
     }
 
     /// Takes `decoder` over once the pass has read as far. A [`Step`] reports this, or the reason

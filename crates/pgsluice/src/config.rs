@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::slice;
 
 use clap::ArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -79,7 +80,13 @@ impl Config {
             if present && let Some(raw) = matches.get_raw(key) {
                 given.values.insert(key.to_owned(), raw.map(ToOwned::to_owned).collect());
             }
-            if let Some(value) = env(&setting.variable()).filter(|value| !value.is_empty()) {
+            let mut variable = None;
+            for name in setting.variables() {
+                let Some(value) = env(&name).filter(|value| !value.is_empty()) else { continue };
+                if let Some(first) = variable.replace(name.clone()) {
+                    let place = "environment".to_owned();
+                    return Err(Failure::TwoNames { place, names: [first, name] }.into());
+                }
                 environment.values.insert(key.to_owned(), split_variable(setting, value));
             }
         }
@@ -310,12 +317,13 @@ impl Section {
         own: bool,
     ) -> anyhow::Result<()> {
         let written = |setting: &Setting| match setting.place() {
-            Place::Nowhere => None,
-            Place::Name if own => Some("name".to_owned()),
-            _ => Some(setting.key.clone()),
+            Place::Nowhere => Vec::new(),
+            Place::Name if own => vec!["name".to_owned()],
+            _ => [slice::from_ref(&setting.key), &setting.aliases].concat(),
         };
-        let Some(setting) = settings.iter().find(|setting| written(setting).as_deref() == Some(key)) else {
-            let known: Vec<String> = settings.iter().filter_map(written).collect();
+        let is_it = |setting: &&Setting| written(setting).iter().any(|name| name == key);
+        let Some(setting) = settings.iter().find(is_it) else {
+            let known: Vec<String> = settings.iter().flat_map(written).collect();
             let suggestion = suggestion(key, known);
             return Err(Failure::UnknownKey { place: at.to_string(), key: key.to_owned(), suggestion }.into());
         };
@@ -339,7 +347,12 @@ impl Section {
             let (place, key) = (at.to_string(), key.to_owned());
             return Err(Failure::WrongType { place, key, many: setting.many }.into());
         };
-        self.values.insert(setting.key.clone(), texts);
+        // TOML itself refuses the same key twice.
+        if self.values.insert(setting.key.clone(), texts).is_some() {
+            let other = written(setting).into_iter().find(|name| name != key);
+            let names = [key.to_owned(), other.unwrap_or_default()];
+            return Err(Failure::TwoNames { place: at.to_string(), names }.into());
+        }
         Ok(())
     }
 }

@@ -59,6 +59,11 @@ pub(crate) enum Failure {
         path: PathBuf,
         name: String,
     },
+    /// One setting, given by both of its names.
+    TwoNames {
+        place: String,
+        names: [String; 2],
+    },
     NotInFile {
         path: PathBuf,
         wanted: String,
@@ -170,7 +175,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::ConfigFile { .. } | Failure::Toml { .. } | Failure::UnknownKey { .. } | Failure::ProcessKey { .. } | Failure::WrongType { .. } | Failure::ConflictTable { .. } | Failure::Unnamed { .. } | Failure::TwoForms { .. } | Failure::NamedTwice { .. } | Failure::NotInFile { .. } => self.of_file(f),
+            Failure::ConfigFile { .. } | Failure::Toml { .. } | Failure::UnknownKey { .. } | Failure::ProcessKey { .. } | Failure::WrongType { .. } | Failure::ConflictTable { .. } | Failure::Unnamed { .. } | Failure::TwoForms { .. } | Failure::NamedTwice { .. } | Failure::TwoNames { .. } | Failure::NotInFile { .. } => self.of_file(f),
             Failure::Value { value, place, reason } => {
                 write!(f, "invalid value \"{value}\" for {place}: {reason}")
             }
@@ -242,6 +247,9 @@ impl Failure {
             }
             Failure::NamedTwice { path, name } => {
                 write!(f, "{}: two subscriptions are named \"{name}\"", path.display())
+            }
+            Failure::TwoNames { place, names: [one, other] } => {
+                write!(f, "{place}: {one} and {other} are two names of one setting: give one of them")
             }
             Failure::NotInFile { path, wanted, names } => write!(
                 f,

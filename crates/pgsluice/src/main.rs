@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     let command = settings::with_other_names(Cli::command());
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return show_clap(&error),
+        Err(error) => return show_clap(&settings::with_both_names(error)),
     };
     let cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, Command, FromArgMatches, ValueEnum};
 
 use crate::conflict_rule::ConflictRule;
@@ -290,16 +291,18 @@ pub(crate) struct Apply {
     /// takes one of the target's `max_replication_slots` (from 18 on
     /// `max_active_replication_origins`) until the subscription is dropped. If the target has no
     /// room for all sessions, fewer apply.
-    #[arg(long, default_value = "1", value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) max_parallel_apply_workers_per_subscription: u16,
+    ///
+    /// Without a value, there is one; with `commit_order = relaxed`, there are two.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) max_parallel_apply_workers_per_subscription: Option<u16>,
 
     /// Whether transactions become visible on the target in the source's order
     ///
     /// With `relaxed`, a transaction that depends on no earlier one may commit before them, so a
     /// large transaction does not delay those after it. A transaction that depends on an earlier
     /// one still commits after it. Readers of the target may then see states that the source was
-    /// never in. `relaxed` needs more than one apply worker. A transaction larger than a batch
-    /// waits as a whole in a file of the spool directory.
+    /// never in. `relaxed` needs more than one apply worker, and has two unless you ask for more. A
+    /// transaction larger than a batch waits as a whole in a file of the spool directory.
     #[arg(long, value_enum, default_value = "preserve", value_name = "ORDER")]
     pub(crate) commit_order: CommitOrder,
 
@@ -347,7 +350,8 @@ pub(crate) struct Conflicts {
     /// Hold a transaction at most this long for the target's clock to pass its commit time
     ///
     /// Only where a conflict rule compares commit times. A commit time that is further ahead of the
-    /// target's clock is an error, which is tried again. With 0, there is no limit.
+    /// target's clock is an error, which is tried again. A copy waits as long for the source's
+    /// clock. With 0, there is no limit.
     #[arg(long, default_value = "30s", value_name = "DURATION")]
     pub(crate) clock_skew_max: Milliseconds,
 
@@ -374,7 +378,8 @@ pub(crate) struct Conflicts {
     ///
     /// Deletions are captured from the target's own WAL, through a replication slot there. That
     /// needs `wal_level = logical` on the target and a role that may replicate. Nothing is kept in
-    /// the target's tables. Also known as `detect_update_deleted`.
+    /// the target's tables. `detect_update_deleted` is another name of the setting, as a flag, as a
+    /// variable and in the file.
     #[arg(
         long,
         alias = "detect-update-deleted",
@@ -524,6 +529,8 @@ impl SettingsTable {
 pub(crate) struct Setting {
     /// The field's name, which is also the file key.
     pub(crate) key: String,
+    /// Other names of it, as file keys.
+    pub(crate) aliases: Vec<String>,
     /// Heading of its group.
     pub(crate) group: String,
     /// The value's placeholder in help.
@@ -566,6 +573,12 @@ impl Setting {
         };
         Setting {
             key: arg.get_id().to_string(),
+            aliases: arg
+                .get_all_aliases()
+                .unwrap_or_default()
+                .iter()
+                .map(|own| own.replace('-', "_"))
+                .collect(),
             group: arg.get_help_heading().unwrap_or_default().to_owned(),
             value_name: arg.get_value_names().map(|names| names.concat()).unwrap_or_default(),
             default: arg.get_default_values().first().map(|value| value.to_string_lossy().into_owned()),
@@ -582,12 +595,17 @@ impl Setting {
 
     /// `--wal-receiver-timeout`
     pub(crate) fn flag(&self) -> String {
-        format!("--{}", self.key.replace('_', "-"))
+        flag_of(&self.key)
     }
 
     /// `PGSLUICE_WAL_RECEIVER_TIMEOUT`
     pub(crate) fn variable(&self) -> String {
-        format!("PGSLUICE_{}", self.key.to_ascii_uppercase())
+        variable_of(&self.key)
+    }
+
+    /// The variable, and those of the other names.
+    pub(crate) fn variables(&self) -> Vec<String> {
+        std::iter::once(&self.key).chain(&self.aliases).map(|name| variable_of(name)).collect()
     }
 
     /// Where in the file the setting may stand.
@@ -599,6 +617,14 @@ impl Setting {
             _ => Place::Anywhere,
         }
     }
+}
+
+fn flag_of(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
+fn variable_of(name: &str) -> String {
+    format!("PGSLUICE_{}", name.to_ascii_uppercase())
 }
 
 /// Where in the configuration file a setting may stand.
@@ -623,6 +649,20 @@ pub(crate) fn with_other_names(command: Command) -> Command {
         "relay" | "user" => annotated(command, &of_relay),
         _ => annotated(command, &table),
     })
+}
+
+/// The error about a flag that was given twice. If the flag has two names, the user may not know
+/// that both are one setting, so the error says it.
+pub(crate) fn with_both_names(mut error: clap::Error) -> clap::Error {
+    let Some(ContextValue::String(twice)) = error.get(ContextKind::InvalidArg) else { return error };
+    let is_it = |setting: &Setting| twice.split(' ').next() == Some(setting.flag().as_str());
+    let found = Setting::all().into_iter().find(|setting| !setting.aliases.is_empty() && is_it(setting));
+    if let Some(setting) = found.filter(|_| error.kind() == ErrorKind::ArgumentConflict) {
+        let others: Vec<String> = setting.aliases.iter().map(|name| flag_of(name)).collect();
+        let tip = format!("{} and {} are one setting: give it once", setting.flag(), others.join(", "));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// How to write a duration and a size, below the options of each command that takes one.

@@ -23,6 +23,11 @@ use crate::units::OnOff;
 /// does not fit. It is for tests that compare the two paths.
 const EXACT_ONLY: &str = "PGSLUICE_EXACT_ONLY";
 
+/// Sessions that apply, unless a number is given.
+const WORKERS: usize = 1;
+/// The same where transactions may commit out of order.
+const RELAXED_WORKERS: usize = 2;
+
 /// What every command needs to know about a subscription.
 #[derive(Debug, Clone)]
 pub(crate) struct Subject {
@@ -203,9 +208,7 @@ impl Subject {
             max_parallel_prefetch_workers_per_subscription: apply
                 .max_parallel_prefetch_workers_per_subscription
                 .map(usize::from),
-            max_parallel_apply_workers_per_subscription: usize::from(
-                apply.max_parallel_apply_workers_per_subscription,
-            ),
+            max_parallel_apply_workers_per_subscription: apply_workers(apply),
             commit_order: match apply.commit_order {
                 CommitOrder::Preserve => engine::CommitOrder::Preserve,
                 CommitOrder::Relaxed => engine::CommitOrder::Relaxed,
@@ -277,6 +280,15 @@ fn keep_commit_timestamps(value: KeepCommitTimestamps) -> Option<bool> {
         KeepCommitTimestamps::On => Some(true),
         KeepCommitTimestamps::Off => Some(false),
     }
+}
+
+/// How many sessions apply. One alone cannot commit out of order.
+fn apply_workers(apply: &Apply) -> usize {
+    let by_default = match apply.commit_order {
+        CommitOrder::Preserve => WORKERS,
+        CommitOrder::Relaxed => RELAXED_WORKERS,
+    };
+    apply.max_parallel_apply_workers_per_subscription.map_or(by_default, usize::from)
 }
 
 /// Which pages are read ahead. The setting has two names.

@@ -48,6 +48,32 @@ fn help_man_and_completions_know_every_setting() {
     }
 }
 
+/// An order that one session cannot give would otherwise be promised and not kept.
+#[test]
+fn a_relaxed_order_that_one_session_cannot_give_is_named() {
+    let ends = ["--source", "host=127.0.0.1 port=1", "--target", "host=127.0.0.1 port=1"];
+    let run =
+        [&["run", "--publication", "p", "--subscription", "s", "--disable-on-error"], &ends[..]].concat();
+    let dir = tempfile::tempdir().unwrap();
+    let log = |workers: &[&str], order: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pgsluice"));
+        command.env_clear().args(&run).args(workers).stderr(std::process::Stdio::piped());
+        command.env("PGSLUICE_STATE_DIR", dir.path()).env("PGSLUICE_COMMIT_ORDER", order);
+        let mut running = command.spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let _ = running.kill();
+        stderr(&running.wait_with_output().unwrap())
+    };
+    let named = "commit_order = relaxed preserves the order";
+    let one = ["--max-parallel-apply-workers-per-subscription", "1"];
+    let said = log(&one, "relaxed");
+    assert!(said.contains(named), "{said}");
+    for (workers, order) in [(&[][..], "relaxed"), (&one[..], "preserve")] {
+        let said = log(workers, order);
+        assert!(said.contains("replicating from") && !said.contains(named), "{said}");
+    }
+}
+
 #[test]
 fn every_command_has_help_and_a_page() {
     let help = stdout(&pgsluice(&["--help"], &[]));
@@ -93,6 +119,14 @@ fn a_wrong_command_line_ends_with_code_2_and_names_the_remedy() {
         (&["run", "--publication", "Upper"], &["\"Upper\" cannot name a subscription"]),
         (&["run", "--batch-rows-max", "x"], &["--batch-rows-max"]),
         (&["run", "--bach-rows-max", "1"], &["--batch-rows-max"]),
+        (
+            &["run", "--publication", "p", "--retain-dead-tuples", "off", "--detect-update-deleted", "on"],
+            &["--retain-dead-tuples and --detect-update-deleted are one setting: give it once"],
+        ),
+        (
+            &["check", "--publication", "p", "--detect-update-deleted", "--retain-dead-tuples=off"],
+            &["--retain-dead-tuples and --detect-update-deleted are one setting: give it once"],
+        ),
         (&["check", "--publication", "p"], &["no source is set"]),
         (&["skip", "--lsn", "xyz", "--subscription", "s"], &["not an LSN"]),
         (&["skip", "--lsn", "0/0", "--subscription", "s"], &["none"]),

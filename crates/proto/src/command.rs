@@ -71,6 +71,8 @@ pub struct CreateSlot {
     pub temporary: bool,
     /// The output plugin; `None` for a physical slot.
     pub plugin: Option<String>,
+    /// The options stand in parentheses: the newer syntax.
+    pub in_parentheses: bool,
     /// In either syntax: the old keywords are given as the options that they stand for.
     pub options: Vec<CommandOption>,
 }
@@ -120,7 +122,7 @@ pub enum SyntaxError {
     Words,
     /// A quoted string or name does not end.
     Unterminated(&'static str),
-    /// A number or a position is too large.
+    /// A position is too large.
     Number,
 }
 
@@ -136,7 +138,19 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
-/// Reads a replication command; `None` if `query` is something else, which is SQL.
+/// The major from which on the first word of `query` is that of a command, if it is one here. Older
+/// servers take the whole as SQL.
+#[must_use]
+pub fn known_since(query: &str) -> u32 {
+    match (Words { rest: query }).next() {
+        Ok(Some(Word::Name { text: "READ_REPLICATION_SLOT", quoted: false })) => 15,
+        Ok(Some(Word::Name { text: "ALTER_REPLICATION_SLOT" | "UPLOAD_MANIFEST", quoted: false })) => 17,
+        _ => 0,
+    }
+}
+
+/// Reads a replication command of the newest grammar; `None` if `query` is something else, which is
+/// SQL.
 ///
 /// # Errors
 /// The first word is that of a command, and the rest does not follow its grammar.
@@ -227,7 +241,8 @@ impl<'a> Words<'a> {
         let end = |is_in: &dyn Fn(char) -> bool| self.rest.find(|at| !is_in(at)).unwrap_or(self.rest.len());
         let (word, size) = if first.is_ascii_digit() {
             let size = end(&|at| at.is_ascii_digit());
-            (Word::Number(self.rest[..size].parse().map_err(|_| SyntaxError::Number)?), size)
+            // As `strtoul` reads it, of which the server keeps the lower half.
+            (Word::Number(self.rest[..size].parse().unwrap_or(u64::MAX) as u32), size)
         } else if is_in_name(first) && first != '$' {
             let size = end(&is_in_name);
             (Word::Name { text: &self.rest[..size], quoted: false }, size)
@@ -335,11 +350,11 @@ impl<'a> Parser<'a> {
         } else {
             return Err(SyntaxError::Words);
         };
-        let options = match self.options()? {
-            Some(options) => options,
-            None => self.keywords()?,
+        let (in_parentheses, options) = match self.options()? {
+            Some(options) => (true, options),
+            None => (false, self.keywords()?),
         };
-        Ok(Command::CreateSlot(CreateSlot { slot, temporary, plugin, options }))
+        Ok(Command::CreateSlot(CreateSlot { slot, temporary, plugin, in_parentheses, options }))
     }
 
     /// The keywords of the old syntax, as options of the new one.
@@ -468,9 +483,9 @@ mod tests {
         CommandOption { name: name.to_owned(), value: None, is_number: false }
     }
 
-    fn create(temporary: bool, options: Vec<CommandOption>) -> Command {
+    fn create(temporary: bool, in_parentheses: bool, options: Vec<CommandOption>) -> Command {
         let (slot, plugin) = ("s".to_owned(), Some("pgoutput".to_owned()));
-        Command::CreateSlot(CreateSlot { slot, temporary, plugin, options })
+        Command::CreateSlot(CreateSlot { slot, temporary, plugin, in_parentheses, options })
     }
 
     /// What subscribers of 14 to 18 and pg_recvlogical were seen to send.
@@ -481,15 +496,15 @@ mod tests {
             ("SHOW data_directory_mode", Command::Show("data_directory_mode".to_owned())),
             (
                 "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput NOEXPORT_SNAPSHOT",
-                create(false, vec![option("snapshot", "nothing")]),
+                create(false, false, vec![option("snapshot", "nothing")]),
             ),
             (
                 "CREATE_REPLICATION_SLOT \"s\" LOGICAL pgoutput (FAILOVER, SNAPSHOT 'use')",
-                create(false, vec![flag("failover"), option("snapshot", "use")]),
+                create(false, true, vec![flag("failover"), option("snapshot", "use")]),
             ),
             (
                 "CREATE_REPLICATION_SLOT \"s\" TEMPORARY LOGICAL \"pgoutput\" USE_SNAPSHOT TWO_PHASE",
-                create(true, vec![option("snapshot", "use"), option("two_phase", "true")]),
+                create(true, false, vec![option("snapshot", "use"), option("two_phase", "true")]),
             ),
             ("DROP_REPLICATION_SLOT s WAIT", Command::DropSlot { slot: "s".to_owned(), wait: true }),
             ("DROP_REPLICATION_SLOT \"s\";", Command::DropSlot { slot: "s".to_owned(), wait: false }),
@@ -592,8 +607,11 @@ mod tests {
         ] {
             assert_eq!(parse(query), Err(SyntaxError::Unterminated(what)), "{query}");
         }
-        for query in ["START_REPLICATION 100000000/0", "TIMELINE_HISTORY 4294967296"] {
-            assert_eq!(parse(query), Err(SyntaxError::Number), "{query}");
+        assert_eq!(parse("START_REPLICATION 100000000/0"), Err(SyntaxError::Number));
+        for (query, number) in
+            [("TIMELINE_HISTORY 4294967299", 3), ("TIMELINE_HISTORY 99999999999999999999", u32::MAX)]
+        {
+            assert_eq!(parse(query), Ok(Some(Command::TimelineHistory(number))), "{query}");
         }
     }
 

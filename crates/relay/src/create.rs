@@ -45,14 +45,11 @@ impl SlotOptions {
     /// # Errors
     /// An option is unknown, contradicts another, or has no fitting value.
     pub fn read(create: &CreateSlot, major: u32) -> Result<SlotOptions, Told> {
+        SlotOptions::check_grammar(create, major)?;
         let (mut snapshot, mut two_phase, mut failover) = (None, None, None);
         for option in &create.options {
             match option.name.as_str() {
                 "snapshot" => once(&mut snapshot, snapshot_wish(option)?)?,
-                // The grammar of 14 does not have it.
-                "two_phase" if major < TWO_PHASE_SINCE => {
-                    return Err(Told::new(code::SYNTAX_ERROR, "syntax error"));
-                }
                 "two_phase" => once(&mut two_phase, boolean(option)?)?,
                 "failover" if major >= FAILOVER_SINCE => once(&mut failover, boolean(option)?)?,
                 "reserve_wal" => return Err(Told::redundant()),
@@ -68,15 +65,20 @@ impl SlotOptions {
         })
     }
 
-    /// Whether a server of `major` knows the new syntax, with parentheses.
-    #[must_use]
-    pub fn knows_parentheses(major: u32) -> bool {
-        major >= PARENTHESES_SINCE
+    /// Whether the grammar of `major` has what the command says.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check_grammar(create: &CreateSlot, major: u32) -> Result<(), Told> {
+        let is_two_phase = |option: &CommandOption| option.name == "two_phase";
+        let is_newer = (create.in_parentheses && major < PARENTHESES_SINCE)
+            || (major < TWO_PHASE_SINCE && create.options.iter().any(is_two_phase));
+        if is_newer { Err(Told::new(code::SYNTAX_ERROR, "syntax error")) } else { Ok(()) }
     }
 }
 
 /// Stores an option that may be given once.
-fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Told> {
+pub(crate) fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Told> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(Told::redundant()),

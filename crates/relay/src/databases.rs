@@ -9,14 +9,15 @@ use std::time::Duration;
 use base::{Lsn, Oid, PgVersion, with_causes};
 use catalog::{Catalog, Look};
 use client::ConnInfo;
-use output::{Decoder, Options, Publications};
+use output::{Decoder, Options, Publications, RefusedTable};
+use tokio::sync::oneshot;
 use track::{Cursor, Limits, TrackMemory};
 use txn::DirSpool;
 use types::Settings;
 
 use crate::anchors::Anchors;
-use crate::decoding::{Decoding, FormId, SharedAnchors, Starting};
-use crate::feed::FormHandle;
+use crate::decoding::{Decoding, SharedAnchors, Starting};
+use crate::feed::{FormHandle, FormId};
 use crate::form::Form;
 use crate::told::{Told, code};
 
@@ -24,6 +25,8 @@ use crate::told::{Told, code};
 const LOOK_MAX: Duration = Duration::from_secs(300);
 /// Between two anchors.
 const ANCHOR_DISTANCE: u64 = 16 << 20;
+/// Slots that begin again within this number of bytes of WAL are decoded for together.
+pub(crate) const GROUP_BYTES: u64 = 64 << 20;
 /// `logical_decoding_work_mem` for each form.
 const WORK_MEM_BYTES: usize = 16 << 20;
 
@@ -79,11 +82,23 @@ impl Drop for Hold {
 
 #[derive(Default)]
 struct Forms {
-    known: HashMap<FormKey, (FormId, FormHandle)>,
-    /// Those that another took the place of, and that are still read.
-    retired: Vec<(FormId, FormHandle)>,
+    /// More than one of a key while a subscriber that was far behind catches up.
+    known: HashMap<FormKey, Vec<(FormId, FormHandle)>>,
     /// For directories of spools.
     next: u64,
+}
+
+impl Forms {
+    /// Enters the form that has come farthest of those from which a subscriber gets all that it
+    /// lacks, and that have come to `near`. It would wait longer for the others than for a form of
+    /// its own.
+    fn enter(&self, key: &FormKey, confirmed: Lsn, near: Lsn) -> Option<(Cursor, FormHandle)> {
+        let live = self.known.get(key)?.iter().map(|(_, handle)| handle);
+        let mut live: Vec<&FormHandle> =
+            live.filter(|handle| handle.end.why().is_none() && handle.position.get() >= near).collect();
+        live.sort_by_key(|handle| std::cmp::Reverse(handle.position.get()));
+        live.into_iter().find_map(|handle| Some((handle.entrance.enter(confirmed).ok()?, handle.clone())))
+    }
 }
 
 /// What makes two subscribers' streams the same.
@@ -204,8 +219,8 @@ impl Databases {
     }
 
     /// Lets a subscriber enter a form that has confirmed everything before `confirmed`. If nobody
-    /// else reads the form, or not from there, it is decoded for what ends behind the first
-    /// position of `from`, from the anchor at the second one.
+    /// else reads the form, or not from there, or is far behind, it is decoded for what ends behind
+    /// the first position of `from`, from the anchor at the second one (rule L4).
     ///
     /// # Errors
     /// The catalogs of the anchor cannot be read, or pgoutput's options contradict one another.
@@ -216,11 +231,9 @@ impl Databases {
         from: (Lsn, Lsn),
     ) -> Result<(Cursor, FormHandle), Told> {
         let mut forms = self.forms();
-        if let Some((_, handle)) = forms.known.get(key)
-            && handle.end.why().is_none()
-            && let Ok(cursor) = handle.entrance.enter(confirmed)
-        {
-            return Ok((cursor, handle.clone()));
+        let near = Lsn::new(from.1.as_u64().saturating_sub(GROUP_BYTES));
+        if let Some(entered) = forms.enter(key, confirmed, near) {
+            return Ok(entered);
         }
         forms.next += 1;
         let spool = self.dir.join("spool").join(forms.next.to_string());
@@ -232,9 +245,15 @@ impl Databases {
                 Told::new(code::INTERNAL_ERROR, format!("the relay cannot begin at {confirmed}"))
             })?;
         let (id, handle) = starting.start();
-        let replaced = forms.known.insert(key.clone(), (id, handle.clone()));
-        forms.retired.extend(replaced);
+        // What ends before that, nobody needs.
+        handle.position.came_to(from.1);
+        forms.known.entry(key.clone()).or_default().push((id, handle.clone()));
         Ok((cursor, handle))
+    }
+
+    /// See [`Decoding::refused`].
+    pub(crate) fn refused(&self, form: FormId) -> oneshot::Receiver<Vec<RefusedTable>> {
+        self.decoding.refused(form)
     }
 
     /// A form that decodes what ends at or behind `begins_at`, from the anchor at `restart`.
@@ -279,7 +298,7 @@ impl Databases {
         // Directories of spools are never used again.
         self.forms().next = forms.next;
         let why = "the publisher has failed over";
-        for (_, handle) in forms.known.values().chain(&forms.retired) {
+        for (_, handle) in forms.known.values().flatten() {
             handle.end.set(why.to_owned());
         }
         self.decoding.end_all(why).await;
@@ -300,7 +319,7 @@ impl Databases {
     /// A file cannot be removed.
     pub fn tidy(&self, least: impl Fn(Oid) -> Option<Lsn>) -> io::Result<Option<Lsn>> {
         let mut forms = self.forms();
-        let ends = |(id, handle): &(FormId, FormHandle)| {
+        let stays = |(id, handle): &(FormId, FormHandle)| {
             let ends = handle.entrance.cursors() == 0;
             if ends {
                 // Also for one that is decoded alone, of which the pass does not know.
@@ -309,9 +328,11 @@ impl Databases {
             }
             !ends
         };
-        let Forms { known, retired, .. } = &mut *forms;
-        known.retain(|_, form| ends(form));
-        retired.retain(|form| ends(form));
+        let known = &mut forms.known;
+        known.retain(|_, forms| {
+            forms.retain(&stays);
+            !forms.is_empty()
+        });
         let read: HashSet<Oid> = known.keys().map(|key| key.database).collect();
         drop(forms);
         // Locked to the end: who makes a slot holds first, and then looks for anchors.

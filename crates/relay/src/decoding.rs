@@ -17,24 +17,20 @@ use std::thread;
 use std::time::Duration;
 
 use base::{Lsn, Oid, PgTimestamp, with_causes};
-use output::{Decoder, MemberId, Pass, Step};
+use output::{Decoder, MemberId, Pass, RefusedTable, Step};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use track::Limits;
 use wal_dir::{Piece, Reader, Readers};
 
 use crate::anchors::Anchors;
-use crate::feed::{Feed, FormHandle};
+use crate::feed::{Feed, FormHandle, FormId};
 
 /// How long the hub holds still for a form that wants to join.
 const HOLD_MAX: Duration = Duration::from_millis(500);
 /// How long a form that is decoded alone waits for its readers before it looks whether it has
 /// ended.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// The number of a form in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FormId(u64);
 
 /// The anchors of a database, which the hub makes and slots use.
 pub type SharedAnchors = Arc<Mutex<Anchors>>;
@@ -68,6 +64,8 @@ enum Command {
     },
     Join(Box<Joining>),
     Leave(FormId),
+    /// Once the form is in the pass, say which published tables it cannot send rows of.
+    Survey(FormId, oneshot::Sender<Vec<RefusedTable>>),
     /// End all forms of the pass, and answer.
     EndAll {
         why: String,
@@ -107,6 +105,7 @@ impl Decoding {
             figures: Arc::clone(&figures),
             running: None,
             seats: HashMap::new(),
+            surveys: Vec::new(),
         };
         spawn("relay hub", move || hub.run());
         Decoding { commands, readers, figures, next: AtomicU64::new(0) }
@@ -130,7 +129,7 @@ impl Decoding {
         let form = FormId(self.next.fetch_add(1, Ordering::Relaxed));
         let from = decoder.position();
         tracing::debug!("form {} is decoded alone from {from}, for what ends behind {begins_at}", form.0);
-        let feed = Feed::new(begins_at, decoder.options().two_phase_at, limits);
+        let feed = Feed::new(form, begins_at, decoder.options().two_phase_at, limits);
         let alone = Alone {
             form,
             database,
@@ -147,6 +146,14 @@ impl Decoding {
         let (answer, answered) = oneshot::channel();
         let _ = self.commands.send(Command::EndAll { why: why.to_owned(), answer });
         let _ = answered.await;
+    }
+
+    /// Published tables of which a form cannot send rows, by the catalogs of the pass. The answer
+    /// comes once the form has joined the pass, and never if it ends before.
+    pub fn refused(&self, form: FormId) -> oneshot::Receiver<Vec<RefusedTable>> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.commands.send(Command::Survey(form, answer));
+        answered
     }
 
     /// Ends a form that nobody reads.
@@ -217,6 +224,8 @@ impl Alone {
         if let Err(why) = self.read(&mut reader, &mut decoder, &mut feed, None) {
             return self.failed(feed, why);
         }
+        // The pass will be asked, and has the answers then. What is wrong here is wrong there.
+        let _ = decoder.refused();
         // It is at the end of what is written. The pass holds still while the last bit is read.
         let (answer, at) = oneshot::channel();
         let (hold, held) = oneshot::channel();
@@ -281,6 +290,8 @@ struct Hub {
     /// The pass and its place in the WAL, if there are members.
     running: Option<(Pass, Reader)>,
     seats: HashMap<MemberId, Seat>,
+    /// Questions about forms that are not in the pass yet.
+    surveys: Vec<(FormId, oneshot::Sender<Vec<RefusedTable>>)>,
 }
 
 impl Hub {
@@ -312,6 +323,7 @@ impl Hub {
         match taken {
             Ok(()) => {
                 self.anchors();
+                self.survey();
                 self.rest_if_empty();
             }
             Err(why) => self.fail(&why),
@@ -351,7 +363,14 @@ impl Hub {
                 }
             }
             Command::Join(joining) if joining.feed.has_ended() => {}
-            Command::Join(joining) => self.join(*joining),
+            Command::Join(joining) => {
+                self.join(*joining);
+                self.survey();
+            }
+            Command::Survey(form, answer) => {
+                self.surveys.push((form, answer));
+                self.survey();
+            }
             Command::EndAll { why, answer } => {
                 self.fail(&why);
                 let _ = answer.send(());
@@ -411,6 +430,22 @@ impl Hub {
                     "cannot keep the catalogs of the database with OID {database}: {error}; WAL is kept until \
                      they can be; make room in the data directory"
                 );
+            }
+        }
+    }
+
+    /// Answers questions about forms that are in the pass.
+    fn survey(&mut self) {
+        let Hub { running, seats, surveys, .. } = self;
+        let Some((pass, _)) = running.as_mut().filter(|_| !surveys.is_empty()) else { return };
+        for (form, answer) in std::mem::take(surveys) {
+            let seated = seats.iter().find(|(_, seat)| seat.form == form && seat.refused.is_none());
+            match seated.map(|(id, _)| pass.refused(*id)) {
+                Some(Ok(tables)) => drop(answer.send(tables)),
+                // The stream says what is wrong with the catalogs.
+                Some(Err(_)) => {}
+                None if answer.is_closed() => {}
+                None => surveys.push((form, answer)),
             }
         }
     }

@@ -9,6 +9,10 @@ use output::{Decoder, Output};
 use tokio_util::sync::CancellationToken;
 use track::{Entrance, Limits, Pushed, Track};
 
+/// The number of a form in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct FormId(pub(crate) u64);
+
 /// Writes one form's track.
 pub(crate) struct Feed {
     track: Track,
@@ -20,6 +24,8 @@ pub(crate) struct Feed {
 /// What senders of a form need. Clones are of the same form.
 #[derive(Debug, Clone)]
 pub struct FormHandle {
+    /// Its number.
+    pub id: FormId,
     /// Lets senders in.
     pub entrance: Entrance,
     /// How far the track is complete.
@@ -74,9 +80,10 @@ impl FormEnd {
 impl Feed {
     /// A feed whose track has every transaction that ends at or behind `begins_at`. From
     /// `two_phase_at` on, prepared transactions come when they are prepared.
-    pub(crate) fn new(begins_at: Lsn, two_phase_at: Option<Lsn>, limits: Limits) -> Feed {
+    pub(crate) fn new(id: FormId, begins_at: Lsn, two_phase_at: Option<Lsn>, limits: Limits) -> Feed {
         let track = Track::new(begins_at, limits).with_two_phase_at(two_phase_at.unwrap_or(Lsn::INVALID));
         let handle = FormHandle {
+            id,
             entrance: track.entrance(),
             position: FormPosition::default(),
             end: FormEnd::default(),

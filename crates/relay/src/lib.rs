@@ -7,6 +7,7 @@
 //! | `views`, `shadow` | what clients see of slots and streams, put into their statements |
 //! | `decoding`, `feed` | one pass for all forms, each into its track |
 //! | `server` | the whole: WAL comes, clients come |
+//! | `rights` | who may replicate from a database |
 //! | `session` | a replication connection: commands, and SQL that is passed on |
 //! | `databases` | what is decoded of each database, and for which forms |
 //! | `anchors` | places from which decoding can begin again |
@@ -20,6 +21,7 @@
 //! | `senders` | the streams that run |
 //! | `create` | the options of `CREATE_REPLICATION_SLOT` |
 //! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
+//! | `forewarning` | tables that will end a stream, named before it begins |
 //! | `told` | errors as the server words them |
 //! | `error_reference` | errors as docs/errors.md explains them |
 //!
@@ -35,12 +37,14 @@ mod decoding;
 mod error_reference;
 mod feed;
 mod fill;
+mod forewarning;
 mod fork;
 mod form;
 mod lag;
 mod passthrough;
 mod proxy;
 mod receiver;
+mod rights;
 mod senders;
 mod server;
 mod session;
@@ -59,9 +63,9 @@ pub use archive::WalArchive;
 pub use cancel::{Cancellable, Cancels};
 pub use create::{SlotOptions, SnapshotWish, check_name};
 pub use databases::{Databases, FormKey, TrackLimits};
-pub use decoding::{Decoding, DecodingFigures, FormId, SharedAnchors, Starting};
+pub use decoding::{Decoding, DecodingFigures, SharedAnchors, Starting};
 pub use error_reference::error_reference;
-pub use feed::{FormEnd, FormHandle, FormPosition};
+pub use feed::{FormEnd, FormHandle, FormId, FormPosition};
 pub use form::{Form, Streams};
 pub use passthrough::{Passed, serve};
 pub use receiver::{Received, Receiver, ReceiverError, ReceiverSettings};

@@ -13,6 +13,7 @@ use listener::{Arrival, Door, Limits, Rules, Socket, Tls, UserMap};
 use proto::frame::ServerError;
 use proto::startup::Purpose;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wal_dir::Writer;
@@ -25,7 +26,7 @@ use crate::fork::take_back;
 use crate::passthrough;
 use crate::receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
 use crate::senders::Senders;
-use crate::session::{Context, serve_replication};
+use crate::session::{Context, MAKING_MAX, serve_replication};
 use crate::slots::{Retention, Slots};
 use crate::standbys;
 use crate::tidy::tidy;
@@ -255,6 +256,7 @@ impl Relay {
             cancels: Cancels::default(),
             received,
             readers,
+            making: Semaphore::new(MAKING_MAX),
             waits_for_standbys: !settings.synchronized_standby_slots.is_empty(),
             retention: settings.retention,
             wal_sender_timeout: settings.timeouts.wal_sender_timeout,

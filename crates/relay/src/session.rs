@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! Q --command::parse--> IDENTIFY_SYSTEM, slots, START_REPLICATION: here
-//!          '----------> SQL, COPY, SHOW: upstream, in a session of the client's own role
+//!          '----------> SQL, COPY, SHOW, TIMELINE_HISTORY: upstream, in a session of the client's
+//!                       own role
 //! ```
 //! The session upstream begins with the first statement that needs it. Most connections of
 //! subscribers only stream.
@@ -22,18 +23,21 @@ use proto::command::{self, Command, CreateSlot};
 use proto::frame::{self, Frame, ServerError};
 use proto::scram::ClientKeys;
 use proto::startup::Startup;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use wal_dir::Readers;
 
 use crate::cancel::{Cancellable, Cancels};
-use crate::create::{SlotOptions, SnapshotWish, boolean};
-use crate::databases::{Databases, FormKey};
+use crate::create::{SlotOptions, SnapshotWish, boolean, once};
+use crate::databases::{Databases, FormKey, GROUP_BYTES};
+use crate::forewarning;
 use crate::form::Form;
 use crate::passthrough::check_encoding;
 use crate::receiver::Received;
+use crate::rights::may_replicate;
 use crate::senders::{Senders, Stream};
 use crate::slots::{ActiveSlot, Retention, SlotState, Slots};
-use crate::told::{Told, code};
+use crate::told::{Told, code, fatal};
 use crate::upstream::Upstream;
 use crate::views::Views;
 use crate::walsender::{Ended, Sent, SentShown, Walsender};
@@ -42,12 +46,16 @@ use crate::walsender::{Ended, Sent, SentShown, Walsender};
 const QUERY_SIZE_MAX: usize = 64 << 20;
 /// Between two looks whether a slot is free (`WAIT`), or whether WAL has come.
 const LOOK: Duration = Duration::from_millis(20);
+/// How many sessions make a temporary slot at the publisher at the same time. Each waits for the
+/// transactions that are open there.
+pub(crate) const MAKING_MAX: usize = 4;
 /// How long WAL may take from the publisher to here.
 const WAL_MAX: Duration = Duration::from_secs(60);
-/// Slots that begin again within this number of bytes of WAL are decoded for together.
-const GROUP_BYTES: u64 = 64 << 20;
 /// What every subscriber asks first. Answered here, it needs no session upstream.
 const SEARCH_PATH: &str = "SELECT pg_catalog.set_config('search_path', '', false);";
+
+/// Ends the publisher's transaction with an error.
+const FAILING: &str = "ROLLBACK TO SAVEPOINT pgsluice_relay_has_refused_a_command";
 
 /// The encoding of a subscriber's database that takes bytes as they are.
 const UNCONVERTED: &str = "sql_ascii";
@@ -80,6 +88,8 @@ pub struct Context {
     pub received: Arc<Received>,
     /// What of it may be read.
     pub readers: Readers,
+    /// Who may make a temporary slot at the publisher now.
+    pub making: Semaphore,
     /// WAL waits for standbys, so that a subscriber can follow a failover.
     pub waits_for_standbys: bool,
     /// When slots are given up.
@@ -146,7 +156,9 @@ struct Session<'a> {
     status: TransactionStatus,
     /// `SEARCH_PATH` was answered here.
     has_empty_path: bool,
-    /// Temporary slots that go with the session.
+    /// After an error of the extended protocol.
+    skips_to_sync: bool,
+    /// Temporary slots that go with the session, or with its next error.
     temporary: Vec<ActiveSlot>,
     slots_made: u64,
 }
@@ -158,7 +170,7 @@ pub async fn serve_replication(client: Client, context: &Context) {
     backend::authentication_ok(&mut link.outbox);
     let role = context.upstream.role_of(&startup.user);
     let may = match check_encoding(&startup, &[UNCONVERTED]) {
-        Ok(()) => may_replicate(context, &role, &startup.database).await,
+        Ok(()) => may_replicate((&context.upstream, context.major), &role, &startup.database).await,
         Err(error) => Err(error),
     };
     let (database, role_oid) = match may {
@@ -183,6 +195,7 @@ pub async fn serve_replication(client: Client, context: &Context) {
         upstream: None,
         status: TransactionStatus::Idle,
         has_empty_path: false,
+        skips_to_sync: false,
         temporary: Vec::new(),
         slots_made: 0,
     };
@@ -192,60 +205,6 @@ pub async fn serve_replication(client: Client, context: &Context) {
         let _ = session.link.flush().await;
     }
     drop(seat);
-}
-
-/// Whether the role may replicate from the database. Returns the OIDs of the database and the role.
-async fn may_replicate(
-    context: &Context,
-    user: &String,
-    database: &String,
-) -> Result<(Oid, u32), Box<ServerError>> {
-    let fatal = |code, message: String| fatal(code, &message);
-    let unreachable = |error: &dyn std::error::Error| {
-        let why = base::with_causes(error);
-        fatal(code::CONNECTION_FAILURE, format!("the relay cannot use the publisher: {why}"))
-    };
-    let session = client::connect(context.upstream.publisher(), "pgsluice relay", &[]).await;
-    let session = session.map_err(|error| unreachable(&error))?;
-    let sql = "SELECT r.rolreplication OR r.rolsuper, d.oid, \
-                      pg_catalog.has_database_privilege(r.oid, d.oid, 'CONNECT'), \
-                      pg_catalog.pg_encoding_to_char(d.encoding)::text, r.oid \
-                 FROM (VALUES (1)) one \
-                 LEFT JOIN pg_catalog.pg_roles r ON r.rolname = $1 \
-                 LEFT JOIN pg_catalog.pg_database d ON d.datname = $2";
-    let row = session.query_one(sql, &[user, database]).await.map_err(|error| unreachable(&error))?;
-    let (replicates, oid): (Option<bool>, Option<u32>) = (row.get(0), row.get(1));
-    let (connects, encoding): (Option<bool>, Option<String>) = (row.get(2), row.get(3));
-    let role_oid: Option<u32> = row.get(4);
-    let Some((replicates, role_oid)) = replicates.zip(role_oid) else {
-        return Err(fatal("28000", format!("role \"{user}\" does not exist")));
-    };
-    let Some(oid) = oid else {
-        return Err(fatal("3D000", format!("database \"{database}\" does not exist")));
-    };
-    if connects != Some(true) {
-        let mut error =
-            fatal(code::INSUFFICIENT_PRIVILEGE, format!("permission denied for database \"{database}\""));
-        error.detail = Some("User does not have CONNECT privilege.".to_owned());
-        return Err(error);
-    }
-    if !replicates {
-        let mut error =
-            fatal(code::INSUFFICIENT_PRIVILEGE, "permission denied to start WAL sender".to_owned());
-        let detail = "Only roles with the REPLICATION attribute may start a WAL sender process.";
-        if context.major >= 16 {
-            error.detail = Some(detail.to_owned());
-        } else {
-            error.message = "must be superuser or replication role to start walsender".to_owned();
-        }
-        return Err(error);
-    }
-    if encoding.as_deref() != Some("UTF8") {
-        let what = encoding.unwrap_or_default();
-        let message = format!("the relay decodes databases in UTF8 only, and \"{database}\" is in {what}");
-        return Err(fatal(code::FEATURE_NOT_SUPPORTED, message));
-    }
-    Ok((Oid(oid), role_oid))
 }
 
 impl Session<'_> {
@@ -281,13 +240,24 @@ impl Session<'_> {
             }
         };
         match frame.tag {
-            b'Q' => {}
             b'X' => return Err(Halt::Gone),
-            // Of a stream that has ended meanwhile.
-            b'd' | b'c' | b'f' => return Ok(()),
-            b'P' | b'B' | b'D' | b'E' | b'C' | b'S' | b'H' | b'F' => {
+            b'S' => {
+                self.skips_to_sync = false;
+                backend::ready_for_query(&mut self.link.outbox, self.status);
+                return Ok(());
+            }
+            tag if self.skips_to_sync && b"QPBDECFHdcf".contains(&tag) => return Ok(()),
+            b'Q' => {}
+            // The latter three are of a stream that has ended meanwhile.
+            b'H' | b'd' | b'c' | b'f' => return Ok(()),
+            b'P' | b'B' | b'D' | b'E' | b'C' => {
+                self.skips_to_sync = true;
                 let message = "extended query protocol not supported in a replication connection";
-                return self.answer(Err(Told::new(code::PROTOCOL_VIOLATION, message).into()));
+                return self.refuse(&Told::new(code::PROTOCOL_VIOLATION, message)).await;
+            }
+            b'F' => {
+                let message = "fastpath function calls not supported in a replication connection";
+                return self.answer(Err(Told::new(code::PROTOCOL_VIOLATION, message).into())).await;
             }
             tag => {
                 let message = format!("invalid frontend message type {tag}");
@@ -297,60 +267,89 @@ impl Session<'_> {
         let query = frame.body.strip_suffix(&[0]).and_then(|query| std::str::from_utf8(query).ok());
         let Some(query) = query else {
             let message = "invalid byte sequence for encoding \"UTF8\"";
-            return self.answer(Err(Told::new("22021", message).into()));
+            return self.answer(Err(Told::new("22021", message).into())).await;
         };
+        if self.context.major < command::known_since(query) {
+            return self.sql(query).await;
+        }
         match command::parse(query) {
             Ok(Some(command)) => self.command(command, query).await,
             Ok(None) => self.sql(query).await,
-            Err(error) => self.answer(Err(Told::new(code::SYNTAX_ERROR, error.to_string()).into())),
+            Err(error) => self.answer(Err(Told::new(code::SYNTAX_ERROR, error.to_string()).into())).await,
         }
     }
 
     /// Ends a command: with its error, or behind what was written before.
-    fn answer(&mut self, done: Result<&str, Halt>) -> Result<(), Halt> {
+    async fn answer(&mut self, done: Result<&str, Halt>) -> Result<(), Halt> {
         match done {
             Ok(tag) => backend::command_complete(&mut self.link.outbox, tag),
-            Err(Halt::Told(told)) => {
-                backend::error_response(&mut self.link.outbox, &told.0);
-                if self.status == TransactionStatus::Open {
-                    self.status = TransactionStatus::Failed;
-                }
-            }
+            Err(Halt::Told(told)) => self.refuse(&told).await?,
             Err(halt) => return Err(halt),
         }
         backend::ready_for_query(&mut self.link.outbox, self.status);
         Ok(())
     }
 
+    /// Tells the client an error. As every error, it ends the transaction that is open.
+    async fn refuse(&mut self, told: &Told) -> Result<(), Halt> {
+        backend::error_response(&mut self.link.outbox, &told.0);
+        self.temporary.clear();
+        // The publisher, which has the transaction, has seen no error.
+        if self.status == TransactionStatus::Open
+            && let Err(halt) = self.row_of(FAILING).await
+            && !matches!(halt, Halt::Told(_))
+        {
+            return Err(halt);
+        }
+        Ok(())
+    }
+
     async fn command(&mut self, command: Command, query: &str) -> Result<(), Halt> {
+        if let Err(told) = self.may_run(&command) {
+            return self.answer(Err(told.into())).await;
+        }
         match command {
             Command::IdentifySystem => {
                 self.identify();
-                self.answer(Ok("IDENTIFY_SYSTEM"))
+                self.answer(Ok("IDENTIFY_SYSTEM")).await
             }
-            Command::Show(_) => self.sql(query).await,
+            Command::Show(_) | Command::TimelineHistory(_) => self.sql(query).await,
             Command::ReadSlot(name) => {
                 let done = self.read_slot(&name);
-                self.answer(done.map(|()| "READ_REPLICATION_SLOT").map_err(Halt::Told))
+                self.answer(done.map(|()| "READ_REPLICATION_SLOT").map_err(Halt::Told)).await
             }
             Command::CreateSlot(create) => {
                 let done = self.create_slot(&create).await;
-                self.answer(done.map(|()| "CREATE_REPLICATION_SLOT"))
+                self.answer(done.map(|()| "CREATE_REPLICATION_SLOT")).await
             }
             Command::DropSlot { slot, wait } => {
                 let done = self.drop_slot(&slot, wait).await;
-                self.answer(done.map(|()| "DROP_REPLICATION_SLOT").map_err(Halt::Told))
+                self.answer(done.map(|()| "DROP_REPLICATION_SLOT").map_err(Halt::Told)).await
             }
             Command::AlterSlot { slot, options } => {
-                let done = self.alter_slot(&slot, &options);
-                self.answer(done.map(|()| "ALTER_REPLICATION_SLOT").map_err(Halt::Told))
+                let done = self.alter_slot(&slot, &options).await;
+                self.answer(done.map(|()| "ALTER_REPLICATION_SLOT").map_err(Halt::Told)).await
             }
             Command::StartLogical { slot, start, options } => self.start(&slot, start, &options).await,
-            Command::StartPhysical { .. } | Command::TimelineHistory(_) | Command::Backup => {
+            Command::StartPhysical { .. } | Command::Backup => {
                 let message = "the relay serves logical replication only";
-                self.answer(Err(Told::new(code::FEATURE_NOT_SUPPORTED, message).into()))
+                self.answer(Err(Told::new(code::FEATURE_NOT_SUPPORTED, message).into())).await
             }
         }
+    }
+
+    /// Whether the transaction, if there is one, allows a command.
+    fn may_run(&self, command: &Command) -> Result<(), Told> {
+        let (code, message) = match (self.status, command) {
+            (TransactionStatus::Failed, _) => {
+                ("25P02", "current transaction is aborted, commands ignored until end of transaction block")
+            }
+            (TransactionStatus::Open, Command::StartLogical { .. }) => {
+                ("25001", "START_REPLICATION cannot run inside a transaction block")
+            }
+            _ => return Ok(()),
+        };
+        Err(Told::new(code, message))
     }
 
     fn row(&mut self, fields: &[(&str, Oid)], values: &[Option<&str>]) {
@@ -390,6 +389,8 @@ impl Session<'_> {
         loop {
             let done = self.context.slots.remove(name, self.cancellable.pid);
             if done.is_ok() {
+                let by = self.application_name();
+                tracing::info!("replication slot \"{name}\" was dropped by \"{by}\"");
                 self.context.senders.forget(name);
             }
             match &done {
@@ -399,27 +400,34 @@ impl Session<'_> {
         }
     }
 
-    fn alter_slot(&mut self, name: &str, options: &[command::CommandOption]) -> Result<(), Told> {
+    /// Waits until nobody uses the slot, as the server does.
+    async fn alter_slot(&mut self, name: &str, options: &[command::CommandOption]) -> Result<(), Told> {
         let (mut failover, mut two_phase) = (None, None);
         for option in options {
             match option.name.as_str() {
-                "failover" => failover = Some(boolean(option)?),
-                "two_phase" if self.context.major >= 18 => two_phase = Some(boolean(option)?),
+                "failover" => once(&mut failover, boolean(option)?)?,
+                "two_phase" if self.context.major >= 18 => once(&mut two_phase, boolean(option)?)?,
                 other => {
                     return Err(Told::new(code::INTERNAL_ERROR, format!("unrecognized option: {other}")));
                 }
             }
         }
         self.may_fail_over(failover.unwrap_or(false))?;
-        let at = self.context.received.written();
-        self.context.slots.alter(name, |state| {
-            state.failover = failover.unwrap_or(state.failover);
-            match two_phase {
-                Some(true) => drop(state.two_phase_at.get_or_insert(at)),
-                Some(false) => state.two_phase_at = None,
-                None => {}
+        loop {
+            let at = self.context.received.written();
+            let done = self.context.slots.alter(name, |state| {
+                state.failover = failover.unwrap_or(state.failover);
+                match two_phase {
+                    Some(true) => drop(state.two_phase_at.get_or_insert(at)),
+                    Some(false) => state.two_phase_at = None,
+                    None => {}
+                }
+            });
+            match &done {
+                Err(told) if told.0.code == code::OBJECT_IN_USE => tokio::time::sleep(LOOK).await,
+                _ => return done,
             }
-        })
+        }
     }
 
     /// The session upstream. If there is none, it begins.
@@ -470,7 +478,7 @@ impl Session<'_> {
         if query == SEARCH_PATH && self.upstream.is_none() {
             self.has_empty_path = true;
             self.row(&[("set_config", TEXT)], &[Some("")]);
-            return self.answer(Ok("SELECT 1"));
+            return self.answer(Ok("SELECT 1")).await;
         }
         let shown = self.context.views.put_into(query);
         self.ask(shown.as_deref().unwrap_or(query)).await.map_err(Halt::Fatal)?;
@@ -479,6 +487,9 @@ impl Session<'_> {
             let is_end = frame.tag == b'Z';
             if is_end {
                 self.status = status_of(&frame);
+            }
+            if frame.tag == frame::ERROR_RESPONSE {
+                self.temporary.clear();
             }
             append(&mut self.link.outbox, &frame);
             if is_end {
@@ -579,6 +590,11 @@ impl Session<'_> {
             (SnapshotWish::Nothing, _) => "NOEXPORT_SNAPSHOT",
         };
         let command = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {words}");
+        let context = self.context;
+        let making = tokio::select! {
+            making = context.making.acquire() => making.ok(),
+            () = context.stop.cancelled() => None,
+        };
         let row = self.row_of(&command).await?;
         let text = |at: usize| row.get(at).cloned().flatten();
         let point = text(1).and_then(|point| point.parse().ok());
@@ -587,11 +603,13 @@ impl Session<'_> {
         if wish != SnapshotWish::Export {
             self.row_of(&format!("DROP_REPLICATION_SLOT {name}")).await?;
         }
+        drop(making);
         Ok((point.ok_or_else(none)?, text(2)))
     }
 
     /// The options of a new slot, if the relay can make it.
     fn slot_options(&self, create: &CreateSlot) -> Result<SlotOptions, Told> {
+        SlotOptions::check_grammar(create, self.context.major)?;
         let refused = |message: String| Err(Told::new(code::FEATURE_NOT_SUPPORTED, message));
         match create.plugin.as_deref() {
             Some("pgoutput") => {}
@@ -605,17 +623,19 @@ impl Session<'_> {
         let options = SlotOptions::read(create, self.context.major)?;
         crate::create::check_name(&create.slot, self.context.major)?;
         self.may_fail_over(options.failover)?;
-        match (options.snapshot, self.status) {
-            (SnapshotWish::Use, TransactionStatus::Idle) => Err(Told::new(
-                code::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'use') must be called inside a transaction",
-            )),
-            (SnapshotWish::Export, TransactionStatus::Open) => Err(Told::new(
-                code::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                "CREATE_REPLICATION_SLOT ... (SNAPSHOT 'export') must not be called inside a transaction",
-            )),
-            _ => Ok(options),
-        }
+        let (option, must) = match (options.snapshot, self.status) {
+            (SnapshotWish::Use, TransactionStatus::Idle) => ("use", "must"),
+            (SnapshotWish::Export, TransactionStatus::Open) => ("export", "must not"),
+            _ => return Ok(options),
+        };
+        let words = match self.context.major {
+            15.. => format!("(SNAPSHOT '{option}')"),
+            _ => format!("{}_SNAPSHOT", option.to_ascii_uppercase()),
+        };
+        // The server has no code of its own for it.
+        Err(Told::internal(&format!(
+            "CREATE_REPLICATION_SLOT ... {words} {must} be called inside a transaction"
+        )))
     }
 
     /// A subscriber follows a failover if no change is sent that the standbys lack.
@@ -653,15 +673,17 @@ impl Session<'_> {
         let (sent, epoch): (Arc<Sent>, _) = (Arc::default(), self.context.epoch());
         let (slot, key, start) = match prepared {
             Ok(prepared) => prepared,
-            Err(told) => return self.answer(Err(told.into())),
+            Err(told) => return self.answer(Err(told.into())).await,
         };
         let Some(state) = slot.state() else { return Err(Halt::Gone) };
         // Others may come who are a little behind: one decoding is for all.
         let group = self.context.slots.group_of(self.database, (state.confirmed, state.restart), GROUP_BYTES);
         let (cursor, form) = match self.context.databases.enter(&key, start, group) {
             Ok(entered) => entered,
-            Err(told) => return self.answer(Err(told.into())),
+            Err(told) => return self.answer(Err(told.into())).await,
         };
+        let out = &mut self.link.outbox;
+        forewarning::warn(out, &self.context.databases, (&form, slot.name()), &self.startup).await;
         self.leave_upstream().await;
         self.link.flush().await?;
         let (nowhere, _) = tokio::io::duplex(1);
@@ -736,10 +758,6 @@ impl Session<'_> {
         let two_phase_at = two_phase_at.filter(|_| form.proto_version >= 3);
         Ok((slot, FormKey { database: self.database, form, two_phase_at }, start))
     }
-}
-
-fn fatal(code: &str, message: &str) -> Box<ServerError> {
-    Box::new(ServerError::new("FATAL", code, message))
 }
 
 fn status_of(frame: &Frame) -> TransactionStatus {

@@ -24,6 +24,11 @@ pub(crate) mod code {
     pub(crate) const INTERNAL_ERROR: &str = "XX000";
 }
 
+/// An error that ends the session.
+pub(crate) fn fatal(code: &str, message: &str) -> Box<ServerError> {
+    Box::new(ServerError::new("FATAL", code, message))
+}
+
 /// An error that a client is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told(pub Box<ServerError>);

@@ -352,23 +352,15 @@ fn l4_a_form_that_is_decoded_alone_waits_for_its_first_reader_and_for_no_other()
     assert_eq!(messages(late), read);
 }
 
-#[test]
-fn l4_a_form_ends_with_its_last_reader_also_while_it_is_decoded_alone() {
-    let major = *Major::under_test().last().unwrap();
-    let stage = Stage::start(major);
-    let entered = stage.runtime.enter();
-    let decoding = Decoding::start(stage.readers.clone());
+/// The databases of a relay beside `stage`, whose tracks have a megabyte of memory, and the form of
+/// a subscriber with plain options.
+fn databases(stage: &Stage, decoding: Decoding) -> (Databases, FormKey) {
     let info = ConnInfo::parse(&stage.cluster.url(DB)).unwrap();
-    let server = (PgVersion::from_num(major.number() * 10_000), 16 << 20);
+    let server = (PgVersion::from_num(stage.cluster.major().number() * 10_000), 16 << 20);
     let limits = TrackLimits { memory_bytes: 1 << 20, file_bytes: 1 << 30 };
     let databases = Databases::open(&stage.dir.path().join("relay"), info, server, decoding, limits).unwrap();
     let database = stage.catalog.databases()[0].0;
     stage.runtime.block_on(databases.prepare(database, DB)).unwrap();
-    let begins: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_insert_lsn()").parse().unwrap();
-    // More than the memory holds, so that the form stands before it has joined the pass.
-    let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 30000) i";
-    stage.cluster.sql(DB, sql).unwrap();
-    stage.end();
     let form = Form {
         proto_version: 1,
         publications: vec!["p".to_owned()],
@@ -378,8 +370,66 @@ fn l4_a_form_ends_with_its_last_reader_also_while_it_is_decoded_alone() {
         messages: false,
         origin_none: false,
     };
-    let key = FormKey { database, form, two_phase_at: None };
-    let restart = databases.restart_of(database, begins).unwrap();
+    (databases, FormKey { database, form, two_phase_at: None })
+}
+
+/// Of two subscribers with the same options, one is far behind and reads nothing.
+#[test]
+fn l4_who_is_level_does_not_wait_for_one_that_is_far_behind() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = Stage::start(major);
+    let entered = stage.runtime.enter();
+    let (databases, key) = databases(&stage, Decoding::start(stage.readers.clone()));
+    let begins: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_insert_lsn()").parse().unwrap();
+    let restart = databases.restart_of(key.database, begins).unwrap();
+    let (mut first, form) = databases.enter(&key, begins, (begins, restart)).unwrap();
+    let level = |cursor: &mut Cursor, form: &FormHandle| {
+        let end = stage.end();
+        wait_for("a reader to be level", PATIENCE, || {
+            while next(cursor).is_some() {}
+            Ok(form.position.get() >= end && cursor.is_level())
+        })
+        .unwrap();
+        end
+    };
+    level(&mut first, &form);
+    // More than is decoded for others that are near, with places where an anchor can be.
+    let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 50000) i";
+    for _ in 0..5 {
+        stage.cluster.sql(DB, sql).unwrap();
+        // The catalogs are taken at the first, and are sure at the second.
+        (0..2).for_each(|_| drop(stage.cluster.sql(DB, "CHECKPOINT").unwrap()));
+        level(&mut first, &form);
+    }
+    let end = level(&mut first, &form);
+    let (late, behind) = databases.enter(&key, begins, (begins, restart)).unwrap();
+    let near = databases.restart_of(key.database, end).unwrap();
+    assert!(near > restart, "anchors were made on the way");
+    let (mut again, same) = databases.enter(&key, end, (end, near)).unwrap();
+    level(&mut again, &same);
+    assert!(behind.position.get() < end, "nobody reads it");
+    // The relay is started again, and the late one comes first.
+    drop((first, again));
+    databases.tidy(|_| Some(restart)).unwrap();
+    assert!(form.end.why().is_some() && behind.end.why().is_none());
+    let (mut again, own) = databases.enter(&key, end, (end, near)).unwrap();
+    level(&mut again, &own);
+    assert!(behind.position.get() < end, "nobody reads it");
+    drop((late, entered));
+}
+
+#[test]
+fn l4_a_form_ends_with_its_last_reader_also_while_it_is_decoded_alone() {
+    let major = *Major::under_test().last().unwrap();
+    let stage = Stage::start(major);
+    let entered = stage.runtime.enter();
+    let (databases, key) = databases(&stage, Decoding::start(stage.readers.clone()));
+    let begins: Lsn = stage.cluster.one(DB, "SELECT pg_current_wal_insert_lsn()").parse().unwrap();
+    // More than the memory holds, so that the form stands before it has joined the pass.
+    let sql = "INSERT INTO t (v) SELECT repeat(i::text, 100) FROM generate_series(1, 30000) i";
+    stage.cluster.sql(DB, sql).unwrap();
+    stage.end();
+    let restart = databases.restart_of(key.database, begins).unwrap();
     let (cursor, handle) = databases.enter(&key, begins, (begins, restart)).unwrap();
     databases.tidy(|_| Some(restart)).unwrap();
     assert_eq!(handle.end.why(), None, "it has a reader");

@@ -14,7 +14,7 @@ use proto::frame::{self, Frame, copy_data_header};
 use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode;
 use proto::replication::{StandbyStatus, WalsenderMessage};
-use relay::{Ended, FormEnd, FormHandle, FormPosition, Sent, SlotState, Slots, Walsender};
+use relay::{Ended, FormEnd, FormHandle, FormId, FormPosition, Sent, SlotState, Slots, Walsender};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -84,6 +84,7 @@ impl Stage {
         accepted.set_nonblocking(true).unwrap();
         let cursor = self.track.enter(START).unwrap();
         let form = FormHandle {
+            id: FormId::default(),
             entrance: self.track.entrance(),
             position: self.position.clone(),
             end: FormEnd::default(),

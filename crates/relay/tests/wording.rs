@@ -131,9 +131,6 @@ fn refusals_are_worded_as_every_major_words_them() {
                 }
             };
             for options in SLOTS {
-                if options.contains('(') && !SlotOptions::knows_parentheses(major.number()) {
-                    continue;
-                }
                 let command = format!("CREATE_REPLICATION_SLOT {options}");
                 let server = of_server(&info, &command, false).await;
                 compare(&command, server);

@@ -6,19 +6,23 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::Oid;
+use base::{Oid, PgTimestamp};
 use client::Session;
 use deletions::{Identity, RowKey, Value};
+use futures_util::future::BoxFuture;
 use source::end::SOURCE_SETTINGS;
 
 use crate::error::Error;
 use crate::identities::{equalities, of_columns};
 use crate::settings::Settings;
+use crate::started::started;
 
 /// The session for questions, and what it has learned.
 #[derive(Default)]
 pub(crate) struct Asking {
     session: Option<Session>,
+    /// When the server of the session was started.
+    pub(crate) started: PgTimestamp,
     /// By table, and the number of the mapping that was asked about.
     pub(crate) tables: HashMap<Oid, (u64, Option<Arc<AskedTable>>)>,
 }
@@ -72,18 +76,32 @@ WITH RECURSIVE below AS (
 SELECT whole, columns, top, COALESCE(pg_catalog.pg_partition_root(top)::pg_catalog.oid, top) FROM identities";
 
 impl Asking {
-    pub(crate) async fn session(&mut self, settings: &Settings) -> Result<&Session, Error> {
-        if self.session.as_ref().is_none_or(|session| session.is_closed()) {
-            let name = settings.subscription.application_name("fence");
-            self.session = Some(client::connect(&settings.target, &name, &SOURCE_SETTINGS).await?);
+    /// What `question` learns on the session. One that was used before may have ended since, so its
+    /// failure is tried once more, on a new session. The session is kept only behind an answer:
+    /// a caller that stops waiting for a silent one leaves none behind.
+    pub(crate) async fn learn<T>(
+        &mut self,
+        settings: &Settings,
+        question: impl for<'s> Fn(&'s Session) -> BoxFuture<'s, Result<T, Error>>,
+    ) -> Result<T, Error> {
+        if let Some(used) = self.session.take().filter(|session| !session.is_closed()) {
+            match question(&used).await {
+                Ok(learned) => {
+                    self.session = Some(used);
+                    return Ok(learned);
+                }
+                Err(error) => tracing::debug!(
+                    "asking what became of a missing row, once more on a new session: {}",
+                    base::with_causes(&error)
+                ),
+            }
         }
-        self.session.as_ref().ok_or_else(Error::ended)
-    }
-
-    /// Forgets the session.
-    pub(crate) fn lost(&mut self, error: &Error) {
-        tracing::warn!("asking what became of a missing row: {}", base::with_causes(error));
-        self.session = None;
+        let name = settings.subscription.application_name("fence");
+        let session = client::connect(&settings.target, &name, &SOURCE_SETTINGS).await?;
+        self.started = started(&session).await?;
+        let learned = question(&session).await?;
+        self.session = Some(session);
+        Ok(learned)
     }
 }
 

@@ -6,6 +6,9 @@
 //! | has captured up to `c` | fit the target | behind `c`, without a gap |
 //! | any | are missing, lost, or of another history | behind a new look; what came before is a cut |
 //!
+//! A target may have been restored since. What is kept is doubted until WAL
+//! has proved the history (see `proof`). Where that WAL is lost, the memory is emptied.
+//!
 //! A new look sees transactions that had committed by some position. Those do not come out of WAL,
 //! so capture begins behind what was flushed after the look.
 
@@ -13,8 +16,8 @@ use std::fs;
 
 use base::{Lsn, Oid, PgTimestamp};
 use catalog::{Catalog, Look};
-use client::{Replication, Session, Wire};
-use deletions::{Memory, Opened, Server};
+use client::{Replication, Session, SqlState, Wire};
+use deletions::{Discarded, Landmark, Memory, Opened, Server};
 use source::end::{LOOK_WAIT_MAX, SOURCE_SETTINGS, end_of_flushed, end_of_wal, flush, snapshot_session};
 use source::segments::Lineage;
 use source::slot::{self, SystemIdentity};
@@ -25,6 +28,7 @@ use crate::error::Error;
 use crate::handle::Retention;
 use crate::settings::Settings;
 use crate::slots::{Keeps, Slots, wait_for_shared};
+use crate::started::{STARTED, started};
 
 /// The target as an attempt finds it.
 pub(crate) struct TargetEnd {
@@ -32,7 +36,11 @@ pub(crate) struct TargetEnd {
     pub(crate) wire: Wire,
     pub(crate) identity: SystemIdentity,
     pub(crate) lineage: Lineage,
+    /// When the server was started.
+    pub(crate) started: PgTimestamp,
     server: Server,
+    role: String,
+    slots_max: i64,
 }
 
 /// Where capture begins.
@@ -44,22 +52,18 @@ pub(crate) struct Begun {
     pub(crate) has_own_slot: bool,
     /// Every transaction that commits behind this comes out.
     pub(crate) from: Lsn,
+    /// The record that WAL must have before anything is answered; `None` if that is known.
+    pub(crate) landmark: Option<Landmark>,
 }
 
 const SERVER: &str = "\
 SELECT pg_catalog.current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),
        pg_catalog.pg_size_bytes(pg_catalog.current_setting('wal_segment_size')),
-       (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())";
+       (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()),
+       CURRENT_USER::text, pg_catalog.current_setting('max_replication_slots')::int8,
+       pg_catalog.current_setting('max_wal_senders')::int8";
 
-// In microseconds since PostgreSQL's epoch.
-const CLOCK: &str = "\
-SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8";
-
-/// What the server's clock says.
-pub(crate) async fn clock(session: &Session) -> Result<PgTimestamp, Error> {
-    let row = session.query_once(CLOCK).await?;
-    Ok(PgTimestamp(row.get(0)))
-}
+const WALSENDERS: &str = "SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_replication";
 
 /// Connects to the target, and finds out whether it can be captured.
 pub(crate) async fn connect(retention: &Retention) -> Result<TargetEnd, Error> {
@@ -76,7 +80,17 @@ pub(crate) async fn connect(retention: &Retention) -> Result<TargetEnd, Error> {
     }
     let segment_size = row.get::<_, i64>(2).cast_unsigned();
     let database = Oid(row.get(3));
-    let mut wire = Wire::connect(&settings.target, &name, Replication::Database, &SOURCE_SETTINGS).await?;
+    let (role, senders_max): (String, i64) = (row.get(4), row.get(6));
+    let wire = Wire::connect(&settings.target, &name, Replication::Database, &SOURCE_SETTINGS).await;
+    let mut wire = match wire {
+        Ok(wire) => wire,
+        Err(error) => return Err(refused(&session, role, senders_max, error).await),
+    };
+    let started = started(&session).await?;
+    let of_wire = wire.query(STARTED).await?;
+    if of_wire.first().and_then(|row| row.first()?.as_deref()) != Some(started.0.to_string().as_str()) {
+        return Err(Error::two_servers());
+    }
     let identity = slot::identify_system(&mut wire).await?;
     let forks = slot::timeline_forks(&mut wire, identity.timeline).await?;
     let timeline_start = forks.iter().map(|fork| fork.end).max().unwrap_or(Lsn::INVALID);
@@ -87,47 +101,70 @@ pub(crate) async fn connect(retention: &Retention) -> Result<TargetEnd, Error> {
         timeline: identity.timeline,
         timeline_start,
         wal_end,
-        clock: clock(&session).await?,
+        clock: session.clock().await?,
     };
     let lineage = Lineage { timeline: identity.timeline, forks, segment_size };
-    Ok(TargetEnd { session, wire, identity, lineage, server })
+    Ok(TargetEnd { session, wire, identity, lineage, started, server, role, slots_max: row.get(5) })
+}
+
+/// Why the target lets no walsender begin. Its limit has the code of other limits on connections,
+/// so the walsenders are counted.
+async fn refused(session: &Session, role: String, senders_max: i64, error: client::Error) -> Error {
+    let is = |code: SqlState| error.sqlstate() == Some(code.code());
+    if is(SqlState::INSUFFICIENT_PRIVILEGE) {
+        return Error::unfit(Unfit::NoReplication(role));
+    }
+    if is(SqlState::TOO_MANY_CONNECTIONS)
+        && let Ok(row) = session.query_once(WALSENDERS).await
+        && row.get::<_, i64>(0) >= senders_max
+    {
+        return Error::unfit(Unfit::NoSender(senders_max));
+    }
+    error.into()
+}
+
+/// Why no slot can be made. Where none is allowed at all, the server calls that a wrong state.
+fn no_slot(target: &TargetEnd, error: source::Error) -> Error {
+    let is = |code: SqlState| error.sqlstate() == Some(code.code());
+    if is(SqlState::INSUFFICIENT_PRIVILEGE) {
+        return Error::unfit(Unfit::NoReplication(target.role.clone()));
+    }
+    let max = target.slots_max;
+    if is(SqlState::CONFIGURATION_LIMIT_EXCEEDED)
+        || is(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE) && max == 0
+    {
+        return Error::unfit(Unfit::NoSlot(max));
+    }
+    error.into()
+}
+
+/// What is known of deletions before this attempt.
+struct Found {
+    memory: Memory,
+    /// The kept catalogs, and up to where everything is remembered; `None` without both.
+    kept: Option<(Restart, Keeps, Lsn)>,
+    /// Why there is a gap, where there is one.
+    gap: Option<String>,
 }
 
 /// Opens the memory, and decides where capture begins.
 pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<Begun, Error> {
     let settings = retention.settings();
     fs::create_dir_all(&settings.dir)?;
-    let (mut memory, opened) = Memory::open(&settings.memory_file(), target.server, settings.bounds)?;
+    wait_for_shared(settings, &target.session).await?;
+    let slots = Slots::look(settings, &target.session).await?;
+    let Found { mut memory, kept, gap } = open(retention, target, &slots)?;
     let own = state::own_origins(&*target.session, &settings.subscription)
         .await
         .map_err(|error| target.session.error(error))?;
     memory.set_own_origins(own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect());
-    if let Opened::Discarded(why) = opened {
-        tracing::warn!("what was known of the target's deletions was discarded: {why}");
+    let landmark = memory.landmark().filter(|_| kept.is_some());
+    if landmark.is_some() {
+        memory.doubt();
     }
-    wait_for_shared(settings, &target.session).await?;
-    let slots = Slots::look(settings, &target.session).await?;
-    let kept = match opened {
-        Opened::Resumed { captured, .. } => {
-            kept(settings, target, &slots).map(|(restart, keeps)| (restart, keeps, captured))
-        }
-        Opened::New | Opened::Discarded(_) => None,
-    };
     *retention.memory() = Some(memory);
-    match (opened, &kept) {
-        (_, Some(_)) => {}
-        (Opened::New, None) => retention.set_gap("capture had not begun before".to_owned()),
-        (Opened::Discarded(why), None) => {
-            retention.set_gap(format!("what was remembered before was discarded: {why}"));
-        }
-        (Opened::Resumed { .. }, None) => {
-            let why = format!(
-                "the target's WAL or the kept catalogs were lost; keep slot {}, and see max_slot_wal_keep_size",
-                settings.shared_slot.as_ref().map_or_else(|| settings.slot(), |shared| shared.name.clone())
-            );
-            tracing::warn!("what the target deleted before capture begins anew is not known: {why}");
-            retention.set_gap(why);
-        }
+    if let Some(why) = gap {
+        retention.set_gap(why);
     }
     let (restart, keeps, from) = match kept {
         Some(kept) => kept,
@@ -141,12 +178,53 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
         tracing::debug!(subscription = %settings.subscription, "slot {} keeps WAL for capture", shared.name);
     }
     // Read after WAL had reached that position.
-    let clock = clock(&target.session).await?;
+    let clock = target.session.clock().await?;
     if let Some(memory) = retention.memory().as_mut() {
         memory.begin(from, clock);
     }
-    retention.tell_captured(from);
-    Ok(Begun { restart, keeps, has_own_slot: slots.has_own(), from })
+    retention.tell_begun(target.started);
+    if landmark.is_none() {
+        retention.tell_captured(from);
+    }
+    Ok(Begun { restart, keeps, has_own_slot: slots.has_own(), from, landmark })
+}
+
+/// Opens the memory. Where WAL cannot tell whether it is of the target's history, it is emptied. It
+/// would not cover what came before the gap, either.
+fn open(retention: &Retention, target: &TargetEnd, slots: &Slots) -> Result<Found, Error> {
+    let settings = retention.settings();
+    let (memory, opened) = Memory::open(&settings.memory_file(), target.server, settings.bounds)?;
+    let discarded = |why: &str| {
+        let why = format!("what was remembered before was discarded: {why}");
+        tracing::warn!("what the target deleted before capture begins anew is not known: {why}");
+        why
+    };
+    let anew = |memory, gap| Ok(Found { memory, kept: None, gap: Some(gap) });
+    let captured = match opened {
+        Opened::Resumed { captured, .. } => captured,
+        // An attempt before this one may have emptied it, and failed.
+        Opened::New => {
+            let gap = retention.gap().unwrap_or_else(|| "capture had not begun before".to_owned());
+            return anew(memory, gap);
+        }
+        Opened::Discarded(why) => return anew(memory, discarded(&why.to_string())),
+    };
+    let empty = |memory: Memory| {
+        drop(memory);
+        Memory::remove(&settings.memory_file())?;
+        Memory::open(&settings.memory_file(), target.server, settings.bounds).map(|(memory, _)| memory)
+    };
+    if retention.take_disproved() {
+        return anew(empty(memory)?, discarded(&Discarded::OtherHistory.to_string()));
+    }
+    let kept = kept(settings, target, slots).filter(|_| memory.landmark().is_some());
+    if let Some((restart, keeps)) = kept {
+        return Ok(Found { memory, kept: Some((restart, keeps, captured)), gap: None });
+    }
+    let slot = settings.shared_slot.as_ref().map_or_else(|| settings.slot(), |shared| shared.name.clone());
+    let lost = "the target's WAL or the kept catalogs were lost";
+    let why = format!("{lost}; keep slot {slot}, and see max_slot_wal_keep_size");
+    anew(empty(memory)?, discarded(&why))
 }
 
 /// The kept catalogs, if a slot of the target has the WAL behind them.
@@ -173,8 +251,9 @@ async fn look(
         (Keeps::Shared, redo)
     } else {
         // It may keep WAL for catalogs that are lost, or have lost the WAL for those that are kept.
-        slot::drop_slot(session, &name).await?;
-        (Keeps::Own, slot::create_physical_slot(session, &name).await?)
+        let refused = |error| no_slot(target, error);
+        slot::drop_slot(session, &name).await.map_err(refused)?;
+        (Keeps::Own, slot::create_physical_slot(session, &name).await.map_err(refused)?)
     };
     let looking = snapshot_session(&settings.target, &settings.subscription).await?;
     let look = Look { redo: Some(redo), wait_max: LOOK_WAIT_MAX };

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | the connection, the server, the slot | tried again after a pause |
 //! | decoding, or the kept catalogs | the same, with a new look, and a cut |
+//! | WAL is of another history | the same, and what was remembered is discarded |
 //! | the memory's files are damaged | they are removed, and capture begins anew |
 //! | the target does not fit | tried again after a longer pause, and the condition says so |
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, Progress, Xid};
 use client::Session;
-use deletions::{Deletion, Kind, Memory, RowKey, Tombstone, Value};
+use deletions::{Deletion, Kind, Landmark, Memory, RowKey, Tombstone, Value};
 use output::{Deleted, DeletedWhat, DeletionDecoder, Publications};
 use source::queue::queue;
 use source::restart_lsn::RestartLsn;
@@ -32,6 +33,7 @@ use crate::condition::{Condition, Unfit};
 use crate::error::Error;
 use crate::handle::Retention;
 use crate::identities::{Identities, root_of, wait_until_visible};
+use crate::proof::Proof;
 use crate::slots::{Keeps, Slots, drop_own};
 
 /// Interval between commits of the memory. What was not committed is read again after a crash.
@@ -76,7 +78,8 @@ pub async fn run(retention: Arc<Retention>, stop: CancellationToken) {
 /// A target that has nothing to capture need not keep WAL. All walsenders may be in use only for a
 /// moment.
 fn keep_nothing_for(retention: &Retention, unfit: &Unfit) {
-    if let Some(shared) = retention.settings().shared_slot.as_ref().filter(|_| *unfit != Unfit::NoSender) {
+    let is_brief = matches!(unfit, Unfit::NoSender(_));
+    if let Some(shared) = retention.settings().shared_slot.as_ref().filter(|_| !is_brief) {
         shared.kept.keep_nothing();
     }
 }
@@ -88,6 +91,9 @@ fn clean_up_after(retention: &Retention, error: &Error) {
         && let Err(error) = Memory::remove(&settings.memory_file())
     {
         tracing::warn!("{}", base::with_causes(&error));
+    }
+    if error.is_other_history() {
+        retention.disprove();
     }
     if error.has_lost_catalogs()
         && let Err(error) = std::fs::remove_file(settings.catalogs_file())
@@ -101,7 +107,7 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
     let begun = beginning::begin(retention, &target).await?;
     let settings = retention.settings();
     let TargetEnd { session, wire, lineage, identity, .. } = target;
-    let Begun { restart, keeps, has_own_slot, from } = begun;
+    let Begun { restart, keeps, has_own_slot, from, landmark } = begun;
     let restart_lsn = Arc::<RestartLsn>::default();
     restart_lsn.advance(restart.lsn());
     let saved = restart.lsn();
@@ -121,6 +127,8 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
     let own = own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect();
     let spool = Box::new(DirSpool::open(settings.spool_dir())?);
     let decoder = DeletionDecoder::new(restart.catalog, options, own, spool)?;
+    let proof =
+        landmark.map(|landmark| Proof::new(decoder.position(), segment_size, landmark)).transpose()?;
     let progress = Progress::starting_at(from);
     let stream = StreamOptions {
         slot: (keeps == Keeps::Own).then(|| settings.slot()),
@@ -136,10 +144,12 @@ async fn attempt(retention: &Arc<Retention>) -> Result<(), Error> {
         retention,
         session,
         decoder,
+        proof,
         keeper,
         identities: Identities::default(),
         key: RowKey::default(),
         committed: Instant::now(),
+        from,
         keeping: Keeping { keeps, has_own_slot, restart_lsn, segment_size, looked: None },
     };
     tokio::select! {
@@ -155,10 +165,14 @@ struct Capture<'r> {
     retention: &'r Arc<Retention>,
     session: Session,
     decoder: DeletionDecoder,
+    /// Until WAL has shown that it is of the memory's history.
+    proof: Option<Proof>,
     keeper: Keeper,
     identities: Identities,
     key: RowKey,
     committed: Instant,
+    /// Where this attempt began.
+    from: Lsn,
     keeping: Keeping,
 }
 
@@ -204,6 +218,7 @@ impl Capture<'_> {
                 Ok(Some(block)) => {
                     for input in &block.inputs {
                         let Input::Bytes(bytes) = input else { continue };
+                        self.prove(bytes)?;
                         self.take(bytes).await?;
                     }
                 }
@@ -221,6 +236,18 @@ impl Capture<'_> {
                 return Ok(());
             }
         }
+    }
+
+    /// Looks for the landmark, until it is found.
+    fn prove(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some(proof) = &mut self.proof else { return Ok(()) };
+        if proof.take(bytes)? {
+            self.proof = None;
+            if let Some(memory) = self.retention.memory().as_mut() {
+                memory.prove();
+            }
+        }
+        Ok(())
     }
 
     /// Decodes WAL, and records the deletions that come out.
@@ -247,20 +274,31 @@ impl Capture<'_> {
     fn passed(&self, decoded: Lsn) {
         if let Some(memory) = self.retention.memory().as_mut() {
             memory.passed(decoded, self.keeper.saved());
-            self.retention.tell_captured(memory.captured());
+            if let Some((lsn, crc)) = self.decoder.last_record().filter(|_| decoded >= memory.captured()) {
+                memory.mark(Landmark { lsn, crc });
+            }
+            if self.proof.is_none() {
+                self.retention.tell_captured(memory.captured());
+            }
         }
     }
 
-    /// Makes durable what was recorded up to `decoded`.
+    /// Makes durable what was recorded up to `decoded`. Before decoding has come to where this
+    /// attempt began there is nothing, and no landmark.
     async fn commit(&mut self, decoded: Lsn, progress: &Progress) -> Result<(), Error> {
+        self.committed = Instant::now();
+        if decoded < self.from || self.proof.is_some() {
+            return Ok(());
+        }
         let retention = Arc::clone(self.retention);
         let committing = tokio::task::spawn_blocking(move || match retention.memory().as_mut() {
-            Some(memory) => memory.commit(PgTimestamp::now()),
-            None => Ok(()),
+            Some(memory) => memory.commit(PgTimestamp::now()).map(|()| memory.committed()),
+            None => Ok(Lsn::INVALID),
         });
         // Only a panic breaks it, which the memory's lock then shows.
-        committing.await.map_err(std::io::Error::other)??;
-        progress.advance_flushed(decoded);
+        let committed = committing.await.map_err(std::io::Error::other)??;
+        // Catalogs are kept from before the landmark, so that reading finds it.
+        progress.advance_flushed(committed);
         self.committed = Instant::now();
         Ok(())
     }

@@ -33,12 +33,12 @@ pub enum Unfit {
     WalLevel(String),
     /// The target is in recovery.
     Standby,
-    /// The role may not use replication.
-    NoReplication,
-    /// All replication slots are in use.
-    NoSlot,
-    /// `max_wal_senders` is reached.
-    NoSender,
+    /// This role may not use replication.
+    NoReplication(String),
+    /// All replication slots are in use, as many as `max_replication_slots`.
+    NoSlot(i64),
+    /// `max_wal_senders` of them are in use.
+    NoSender(i64),
 }
 
 impl fmt::Display for Unfit {
@@ -47,22 +47,29 @@ impl fmt::Display for Unfit {
             Unfit::WalLevel(found) => write!(
                 f,
                 "deletions cannot be captured: wal_level of the target is {found}, and its WAL does not name deleted rows; \
-                 set wal_level = logical on the target and restart it"
+                 run `ALTER SYSTEM SET wal_level = logical` on the target, then restart it"
             ),
-            Unfit::Standby => {
-                f.write_str("deletions cannot be captured: the target is in recovery; connect to its primary")
-            }
-            Unfit::NoReplication => f.write_str(
-                "deletions cannot be captured: the role may not replicate from the target; \
-                 ALTER ROLE ... REPLICATION, and allow it in pg_hba.conf",
+            Unfit::Standby => f.write_str(
+                "deletions cannot be captured: the target is in recovery; promote it, or connect to its primary \
+                 (target_session_attrs=read-write finds that among several hosts)",
             ),
-            Unfit::NoSlot => f.write_str(
-                "deletions cannot be captured: all replication slots of the target are in use; \
-                 drop one, or set max_replication_slots higher and restart the target",
+            Unfit::NoReplication(role) => write!(
+                f,
+                "deletions cannot be captured: role {role} may not replicate from the target; \
+                 run `ALTER ROLE {} REPLICATION` there",
+                base::quote_ident(role)
             ),
-            Unfit::NoSender => f.write_str(
-                "deletions cannot be captured: all walsenders of the target are in use; \
-                 set max_wal_senders higher and restart the target",
+            Unfit::NoSlot(max) => write!(
+                f,
+                "deletions cannot be captured: the replication slots of the target are in use, all {max} of them; \
+                 drop one, or run `ALTER SYSTEM SET max_replication_slots = {}` there, then restart it",
+                max + 1
+            ),
+            Unfit::NoSender(max) => write!(
+                f,
+                "deletions cannot be captured: the walsenders of the target are in use, all {max} of them; \
+                 end one, or run `ALTER SYSTEM SET max_wal_senders = {}` there, then restart it",
+                max + 1
             ),
         }
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 
 use base::Xid;
-use client::SqlState;
 
 use crate::condition::Unfit;
 
@@ -23,6 +22,10 @@ enum Kind {
     Unfit(Unfit),
     /// A transaction that deleted has committed, and stays invisible.
     Invisible(Xid),
+    /// Two connections reached two servers, as during a failover.
+    TwoServers,
+    /// The target was put back to an older state, and has written other WAL since.
+    OtherHistory,
     Ended,
 }
 
@@ -35,6 +38,14 @@ impl Error {
         Error(Kind::Invisible(xid))
     }
 
+    pub(crate) fn two_servers() -> Error {
+        Error(Kind::TwoServers)
+    }
+
+    pub(crate) fn other_history() -> Error {
+        Error(Kind::OtherHistory)
+    }
+
     pub(crate) fn ended() -> Error {
         Error(Kind::Ended)
     }
@@ -42,19 +53,15 @@ impl Error {
     /// What somebody must change on the target.
     #[must_use]
     pub fn as_unfit(&self) -> Option<Unfit> {
-        let code = match &self.0 {
-            Kind::Unfit(unfit) => return Some(unfit.clone()),
-            Kind::Client(error) => error.sqlstate(),
-            Kind::Source(error) => error.sqlstate(),
-            _ => None,
-        }?;
-        // The walsender's limit has the code of other limits on connections.
-        match code {
-            code if code == SqlState::CONFIGURATION_LIMIT_EXCEEDED.code() => Some(Unfit::NoSlot),
-            code if code == SqlState::INSUFFICIENT_PRIVILEGE.code() => Some(Unfit::NoReplication),
-            code if code == SqlState::TOO_MANY_CONNECTIONS.code() => Some(Unfit::NoSender),
+        match &self.0 {
+            Kind::Unfit(unfit) => Some(unfit.clone()),
             _ => None,
         }
+    }
+
+    /// What the memory has is of a history that the target has left.
+    pub(crate) fn is_other_history(&self) -> bool {
+        matches!(self.0, Kind::OtherHistory)
     }
 
     /// The memory's files are damaged, and are to be removed.
@@ -64,7 +71,7 @@ impl Error {
 
     /// The catalogs cannot be followed any further, so they must be looked at anew.
     pub(crate) fn has_lost_catalogs(&self) -> bool {
-        matches!(&self.0, Kind::Decode(_) | Kind::Catalogs(_))
+        matches!(&self.0, Kind::Decode(_) | Kind::Catalogs(_) | Kind::OtherHistory)
     }
 }
 
@@ -76,6 +83,13 @@ impl fmt::Display for Error {
                 f,
                 "capturing deletions: transaction {xid} of the target has committed and is not visible; \
                  it may wait for a synchronous standby: see synchronous_standby_names there"
+            ),
+            Kind::TwoServers => f.write_str(
+                "capturing deletions: two connections to the target have reached two servers, as during a failover",
+            ),
+            Kind::OtherHistory => f.write_str(
+                "capturing deletions: the target was restored to an earlier state since; what was remembered \
+                 before is discarded",
             ),
             Kind::Ended => f.write_str("capturing deletions: the target's WAL has ended"),
             _ => f.write_str("capturing deletions"),
@@ -92,7 +106,7 @@ impl std::error::Error for Error {
             Kind::Decode(error) => Some(error),
             Kind::Memory(error) => Some(error),
             Kind::Files(error) => Some(error),
-            Kind::Unfit(_) | Kind::Invisible(_) | Kind::Ended => None,
+            Kind::Unfit(_) | Kind::Invisible(_) | Kind::TwoServers | Kind::OtherHistory | Kind::Ended => None,
         }
     }
 }

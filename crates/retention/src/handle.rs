@@ -4,7 +4,7 @@
 //! reads. Nobody holds it while waiting for a server.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,14 @@ use crate::error::Error;
 use crate::settings::Settings;
 use crate::timings::{Quantiles, Timings};
 
+/// How far capture has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Captured {
+    /// When the server was started that it reads from. Positions of another one may mean other WAL.
+    started: PgTimestamp,
+    lsn: Lsn,
+}
+
 /// The deletions that one subscription remembers of its target.
 pub struct Retention {
     settings: Settings,
@@ -26,7 +34,7 @@ pub struct Retention {
     /// The memory's figures when it was last free.
     figures: Mutex<Option<Figures>>,
     condition: Mutex<Condition>,
-    captured: watch::Sender<Lsn>,
+    captured: watch::Sender<Captured>,
     /// How many deletions were recorded.
     recorded: watch::Sender<u64>,
     /// What keeps the horizon where it is; `None` before it was asked.
@@ -36,6 +44,8 @@ pub struct Retention {
     asking: tokio::sync::Mutex<Asking>,
     /// Why deletions may be missing that came before this attempt.
     gap: Mutex<Option<String>>,
+    /// What is remembered is not of the target's history.
+    is_disproved: AtomicBool,
     /// Misses that nobody could answer in time.
     exceeded: AtomicU64,
     lookups: Timings,
@@ -57,12 +67,13 @@ impl Retention {
             memory: Mutex::new(None),
             figures: Mutex::new(None),
             condition: Mutex::new(Condition::Starting),
-            captured: watch::channel(Lsn::INVALID).0,
+            captured: watch::channel(Captured::default()).0,
             recorded: watch::channel(0).0,
             waiting: Mutex::new(None),
             away_since: Mutex::new(Instant::now()),
             asking: tokio::sync::Mutex::default(),
             gap: Mutex::new(None),
+            is_disproved: AtomicBool::new(false),
             exceeded: AtomicU64::new(0),
             lookups: Timings::default(),
             fences: Timings::default(),
@@ -122,7 +133,8 @@ impl Retention {
         &self.fences
     }
 
-    /// Notes that this many misses were not covered.
+    /// Notes that this many misses were not covered, of transactions that have committed or are
+    /// refused.
     pub fn exceeded(&self, count: usize) {
         self.exceeded.fetch_add(count as u64, Ordering::Relaxed);
     }
@@ -132,18 +144,35 @@ impl Retention {
     #[must_use]
     pub fn not_covered_because(&self) -> Option<String> {
         let figures = self.figures()?;
-        figures.cut?;
+        // While the catalogs are looked at, it is not known how far the gap will go.
+        if figures.cut.is_none() && self.condition() != Condition::Looking {
+            return None;
+        }
         // Figures count from the beginning of the attempt.
         if figures.cuts > 0 {
             let bounds =
                 "max_retention_duration or retention_size_max was reached; a larger bound covers more";
             return Some(bounds.to_owned());
         }
+        self.gap()
+    }
+
+    pub(crate) fn gap(&self) -> Option<String> {
         self.gap.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn set_gap(&self, why: String) {
         *self.gap.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// WAL has shown that what is remembered is not of the target's history.
+    pub(crate) fn disprove(&self) {
+        self.is_disproved.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was so since the last call.
+    pub(crate) fn take_disproved(&self) -> bool {
+        self.is_disproved.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn asking(&self) -> &tokio::sync::Mutex<Asking> {
@@ -170,25 +199,24 @@ impl Retention {
     ) -> Result<Vec<Answer>, Error> {
         // The answer says whether it came in time.
         self.passes(fence, patience).await;
-        let answers = self.known(rows.iter().map(|(key, time)| (key, *time)), fence)?;
-        self.exceeded(answers.iter().filter(|answer| **answer == Answer::NotCovered).count());
-        Ok(answers)
+        self.known(rows.iter().map(|(key, time)| (key, *time)), fence)
     }
 
-    /// The same without waiting, and without counting what is not covered.
+    /// The same without waiting.
     pub(crate) fn known<'k>(
         &self,
         rows: impl Iterator<Item = (&'k RowKey, PgTimestamp)>,
         fence: Lsn,
     ) -> Result<Vec<Answer>, Error> {
-        let mut memory = self.memory();
-        let mut answers = Vec::new();
-        for (key, time) in rows {
-            let answer = match memory.as_mut() {
-                Some(memory) => memory.look_up(key, Miss { time, fence })?,
-                None => Answer::NotCovered,
-            };
-            answers.push(if answer == Answer::NotYet { Answer::NotCovered } else { answer });
+        let rows = rows.map(|(key, time)| (key, Miss { time, fence }));
+        let mut answers = match self.memory().as_mut() {
+            Some(memory) => memory.look_up_all(rows)?,
+            None => rows.map(|_| Answer::NotCovered).collect(),
+        };
+        for answer in &mut answers {
+            if *answer == Answer::NotYet {
+                *answer = Answer::NotCovered;
+            }
         }
         Ok(answers)
     }
@@ -196,7 +224,7 @@ impl Retention {
     /// Waits up to `patience` until capture has passed `fence`. Returns whether it has.
     pub(crate) async fn passes(&self, fence: Lsn, patience: Duration) -> bool {
         let mut captured = self.captured.subscribe();
-        let passed = captured.wait_for(|captured| *captured >= fence);
+        let passed = captured.wait_for(|captured| captured.lsn >= fence);
         tokio::time::timeout(patience, passed).await.is_ok_and(|passed| passed.is_ok())
     }
 
@@ -218,9 +246,26 @@ impl Retention {
         self.away_since.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
+    /// When the server was started that capture reads from, or has read from last.
+    #[must_use]
+    pub fn captures_from(&self) -> PgTimestamp {
+        self.captured.borrow().started
+    }
+
+    /// Waits until capture reads from the server that was started then.
+    pub(crate) async fn reads_from(&self, started: PgTimestamp) {
+        // The sender is this handle's.
+        let _ = self.captured.subscribe().wait_for(|captured| captured.started == started).await;
+    }
+
+    /// Capture has begun to read from the server that was started then.
+    pub(crate) fn tell_begun(&self, started: PgTimestamp) {
+        self.captured.send_replace(Captured { started, lsn: Lsn::INVALID });
+    }
+
     /// Says how far capture has come.
     pub(crate) fn tell_captured(&self, lsn: Lsn) {
-        self.captured.send_replace(lsn);
+        self.captured.send_modify(|captured| captured.lsn = lsn);
     }
 
     /// Says that deletions were recorded.

@@ -1,12 +1,15 @@
 //! What became of rows that UPDATEs did not find: one fence for all of them, then the memory.
 //!
-//! Every wait is bounded. What is not known by then is not covered, and counted.
+//! Every wait is bounded. What is not known by then is not covered. The applier counts that
+//! ([`Retention::exceeded`]), once the transaction has committed or is refused.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base::{Lsn, Oid, PgTimestamp};
+use client::Session;
 use deletions::{Answer, RowKey};
+use futures_util::FutureExt;
 
 use crate::asking::{AskedTable, look_up_table};
 use crate::condition::Condition;
@@ -36,20 +39,18 @@ impl Retention {
         if let Some((_, known)) = asking.tables.get(&table).filter(|(of, _)| *of == mapping) {
             return known.clone();
         }
-        let found = match asking.session(self.settings()).await {
-            Ok(session) => look_up_table(session, table).await,
-            Err(error) => Err(error),
-        };
-        match found {
-            Ok(found) => {
+        let named = asking.learn(self.settings(), move |session| look_up_table(session, table).boxed());
+        match tokio::time::timeout(PATIENCE, named).await {
+            Ok(Ok(found)) => {
                 let found = found.map(Arc::new);
                 asking.tables.insert(table, (mapping, found.clone()));
                 found
             }
-            Err(error) => {
-                asking.lost(&error);
+            Ok(Err(error)) => {
+                warn(&error);
                 None
             }
+            Err(_) => None,
         }
     }
 
@@ -60,7 +61,7 @@ impl Retention {
         let answers = match asked {
             Ok(Ok(answers)) => answers,
             Ok(Err(error)) => {
-                self.asking().lock().await.lost(&error);
+                warn(&error);
                 Vec::new()
             }
             Err(_) => Vec::new(),
@@ -69,7 +70,6 @@ impl Retention {
             self.lookups().note(since.elapsed());
             return answers;
         }
-        self.exceeded(missed.len());
         vec![Answer::NotCovered; missed.len()]
     }
 
@@ -84,7 +84,7 @@ impl Retention {
                 passed.then_some(fence)
             }
             Ok(Err(error)) => {
-                self.asking().lock().await.lost(&error);
+                warn(&error);
                 None
             }
             Err(_) => None,
@@ -92,13 +92,12 @@ impl Retention {
     }
 
     /// What is known of rows that were missed before `fence`, which capture has passed. Does not
-    /// wait, and knows deletions that came later, too. The caller counts what is not covered
-    /// ([`Retention::exceeded`]).
+    /// wait, and knows deletions that came later, too.
     #[must_use]
     pub fn known_since(&self, missed: &[Missed], fence: Lsn) -> Vec<Answer> {
         let rows = missed.iter().map(|missed| (&missed.key, missed.time));
         self.known(rows, fence).unwrap_or_else(|error| {
-            tracing::warn!("asking what became of a missing row: {}", base::with_causes(&error));
+            warn(&error);
             vec![Answer::NotCovered; missed.len()]
         })
     }
@@ -113,10 +112,12 @@ impl Retention {
 
     async fn fence(&self) -> Result<Lsn, Error> {
         let mut asking = self.asking().lock().await;
-        let session = asking.session(self.settings()).await?;
-        let since = Instant::now();
-        let fence = fence(session).await?;
-        self.fences().note(since.elapsed());
+        let (fence, took) = asking.learn(self.settings(), |session| timed_fence(session).boxed()).await?;
+        let started = asking.started;
+        drop(asking);
+        self.fences().note(took);
+        // During a failover, capture may still hang on the server of before.
+        self.reads_from(started).await;
         Ok(fence)
     }
 
@@ -125,4 +126,14 @@ impl Retention {
         let rows: Vec<_> = missed.iter().map(|missed| (missed.key.clone(), missed.time)).collect();
         self.look_up(&rows, fence, patience).await
     }
+}
+
+/// A fence, and how long it took.
+async fn timed_fence(session: &Session) -> Result<(Lsn, Duration), Error> {
+    let since = Instant::now();
+    Ok((fence(session).await?, since.elapsed()))
+}
+
+fn warn(error: &Error) {
+    tracing::warn!("asking what became of a missing row: {}", base::with_causes(error));
 }

@@ -26,14 +26,18 @@ SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp() - '2000-01-01 00:00:00+0
             THEN pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_insert_lsn()) END
 FROM pg_catalog.pg_control_system() s";
 
+// Rows that a worker copies for a new table have the publisher's own time, so such a worker counts.
 const HOLDERS: &str = "\
 SELECT l.pid, a.state, (EXTRACT(epoch FROM a.query_start - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8,
-       a.wait_event, l.transactionid::text
+       a.wait_event, l.transactionid::text, COALESCE(
+         a.backend_type LIKE 'logical replication%worker' AND NOT EXISTS (
+           SELECT FROM pg_catalog.pg_stat_subscription s WHERE s.pid = a.pid AND s.relid IS NOT NULL), false)
 FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted";
 
 // COMMIT PREPARED stands alone in its query string. What cannot be seen may be one: the text of
-// another role, the end of a long text, what an apply worker does.
+// another role, the end of a long text. An apply worker's COMMIT PREPARED keeps the time of the
+// server that it comes from.
 const FINISHERS: &str = "\
 SELECT a.pid, a.state, (EXTRACT(epoch FROM a.query_start - '2000-01-01 00:00:00+00'::timestamptz) * 1000000)::int8,
        a.wait_event
@@ -42,7 +46,6 @@ WHERE a.pid <> pg_catalog.pg_backend_pid()
   AND CASE WHEN a.backend_type = 'client backend'
            THEN a.state = 'active' AND (a.query ILIKE '%prepared%' OR pg_catalog.octet_length(a.query) + 1 >=
                 pg_catalog.pg_size_bytes(pg_catalog.current_setting('track_activity_query_size')))
-           WHEN a.backend_type LIKE 'logical replication%worker' THEN true
            ELSE a.backend_type IS NULL END";
 
 const POSITION: &str = "SELECT pg_catalog.pg_current_wal_insert_lsn()";
@@ -99,7 +102,12 @@ impl PublisherEnd {
 
 fn holder(row: &Row) -> Option<Holder> {
     let xid = Xid(row.get::<_, &str>(4).parse().ok()?);
-    Some(Holder { xid, by: session(row).map_or(By::Prepared, By::Session) })
+    let by = match session(row) {
+        Some(worker) if row.get(5) => By::Session(Activities { doing: Doing::Applying, ..worker }),
+        Some(session) => By::Session(session),
+        None => By::Prepared,
+    };
+    Some(Holder { xid, by })
 }
 
 /// The session of a row; `None` for a prepared transaction, which has none.

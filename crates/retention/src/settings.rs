@@ -56,6 +56,7 @@ impl Settings {
 
 /// The slot that belongs to a subscription. Its suffix is shorter than the longest that a
 /// subscription's name leaves room for.
-pub(crate) fn slot_of(subscription: &SubscriptionName) -> String {
+#[must_use]
+pub fn slot_of(subscription: &SubscriptionName) -> String {
     format!("{}_dead", subscription.slot())
 }

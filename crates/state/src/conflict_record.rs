@@ -4,7 +4,9 @@
 //! there or neither ([`crate::statements::record_conflicts`]). What was rolled back is recorded
 //! afterwards, in a transaction of its own.
 
-use base::{Lsn, PgTimestamp, Xid, quote_literal};
+use std::borrow::Cow;
+
+use base::{Lsn, Oid, PgTimestamp, Xid, quote_literal};
 use conflict::{ConflictType, Resolution, Written};
 
 /// What became of a change that met a conflict.
@@ -130,14 +132,100 @@ impl WriterConflict<'_> {
     }
 }
 
-/// A literal, or NULL.
-fn text(value: Option<&str>) -> String {
-    value.map_or_else(|| "NULL".to_owned(), quote_literal)
+/// The type of a column of the history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordType {
+    /// `text`
+    Text,
+    /// `json`
+    Json,
+    /// `int8`
+    Integer,
+    /// `pg_lsn`
+    Lsn,
+    /// `timestamptz`
+    Time,
 }
 
-/// A literal of type json, or NULL.
-fn json(value: Option<&str>) -> String {
-    format!("{}::json", text(value))
+impl RecordType {
+    /// The type and its array type, in `pg_type`.
+    #[must_use]
+    pub const fn oids(self) -> (Oid, Oid) {
+        match self {
+            RecordType::Text => (Oid(25), Oid(1009)),
+            RecordType::Json => (Oid(114), Oid(199)),
+            RecordType::Integer => (Oid(20), Oid(1016)),
+            RecordType::Lsn => (Oid(3220), Oid(3221)),
+            RecordType::Time => (Oid(1184), Oid(1185)),
+        }
+    }
+}
+
+/// The columns of a record, in the order of [`ConflictRecord::values`].
+pub const RECORD_COLUMNS: [(&str, RecordType); 18] = [
+    ("type", RecordType::Text),
+    ("schema_name", RecordType::Text),
+    ("table_name", RecordType::Text),
+    ("index_name", RecordType::Text),
+    ("resolution", RecordType::Text),
+    ("outcome", RecordType::Text),
+    ("remote_xid", RecordType::Integer),
+    ("finished_at", RecordType::Lsn),
+    ("remote_time", RecordType::Time),
+    ("remote_origin", RecordType::Text),
+    ("local_xid", RecordType::Integer),
+    ("local_origin", RecordType::Text),
+    ("local_time", RecordType::Time),
+    ("key", RecordType::Json),
+    ("local_row", RecordType::Json),
+    ("remote_row", RecordType::Json),
+    ("replica_identity", RecordType::Json),
+    ("detail", RecordType::Text),
+];
+
+/// A value of a record, which is never [`None`] where its column refuses NULL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordValue<'v> {
+    /// Of a `text` or `json` column.
+    Text(Option<&'v str>),
+    /// An integer.
+    Integer(Option<i64>),
+    /// A position.
+    Lsn(Lsn),
+    /// A time.
+    Time(Option<PgTimestamp>),
+}
+
+impl<'v> RecordValue<'v> {
+    /// The value in the binary form of its type; `None` for NULL.
+    #[must_use]
+    pub fn binary(self) -> Option<Cow<'v, [u8]>> {
+        let number = |bytes: [u8; 8]| Cow::Owned(bytes.to_vec());
+        match self {
+            RecordValue::Text(text) => text.map(|text| Cow::Borrowed(text.as_bytes())),
+            RecordValue::Integer(integer) => integer.map(|integer| number(integer.to_be_bytes())),
+            RecordValue::Lsn(lsn) => Some(number(lsn.as_u64().to_be_bytes())),
+            RecordValue::Time(time) => time.map(|time| number(time.0.to_be_bytes())),
+        }
+    }
+
+    /// The value as SQL of this type.
+    pub(crate) fn sql(self, of: RecordType) -> String {
+        let literal = match self {
+            RecordValue::Text(text) => text.map(quote_literal),
+            RecordValue::Integer(integer) => integer.map(|integer| integer.to_string()),
+            RecordValue::Lsn(lsn) => Some(format!("'{lsn}'")),
+            RecordValue::Time(time) => time.map(timestamp),
+        };
+        let literal = literal.unwrap_or_else(|| "NULL".to_owned());
+        match of {
+            RecordType::Text => literal,
+            RecordType::Json => format!("{literal}::json"),
+            RecordType::Integer => format!("{literal}::int8"),
+            RecordType::Lsn => format!("{literal}::pg_lsn"),
+            RecordType::Time => format!("{literal}::timestamptz"),
+        }
+    }
 }
 
 /// `time`, as SQL. Servers before 15 read no interval of that many microseconds.
@@ -145,31 +233,32 @@ fn timestamp(time: PgTimestamp) -> String {
     format!("('2000-01-01 00:00:00+00'::timestamptz + {}::float8 * '1 microsecond'::interval)", time.0)
 }
 
-impl ConflictRecord<'_> {
-    /// The columns of the record, each with its value as SQL.
-    pub(crate) fn columns(&self) -> Vec<(&'static str, String)> {
+impl<'r> ConflictRecord<'r> {
+    /// The values of [`RECORD_COLUMNS`].
+    #[must_use]
+    pub fn values(&self) -> [RecordValue<'r>; RECORD_COLUMNS.len()] {
+        use RecordValue::{Integer, Lsn, Text, Time};
         let commit = self.local.and_then(|local| local.commit.as_ref());
         let RecordedValues { key, local_row, remote_row, replica_identity } = self.values;
-        let or_null = |value: Option<String>| value.unwrap_or_else(|| "NULL".to_owned());
-        vec![
-            ("type", quote_literal(self.kind.name())),
-            ("schema_name", quote_literal(self.table.0)),
-            ("table_name", quote_literal(self.table.1)),
-            ("index_name", text(self.index)),
-            ("resolution", quote_literal(self.resolution.name())),
-            ("outcome", quote_literal(self.outcome.name())),
-            ("remote_xid", self.remote_xid.to_string()),
-            ("finished_at", format!("'{}'::pg_lsn", self.finished_at)),
-            ("remote_time", timestamp(self.remote_time)),
-            ("remote_origin", text(self.remote_origin)),
-            ("local_xid", format!("{}::int8", or_null(self.local.map(|local| local.xid.to_string())))),
-            ("local_origin", text(commit.map(|commit| commit.origin.name()))),
-            ("local_time", format!("{}::timestamptz", or_null(commit.map(|commit| timestamp(commit.time))))),
-            ("key", json(key)),
-            ("local_row", json(local_row)),
-            ("remote_row", json(remote_row)),
-            ("replica_identity", json(replica_identity)),
-            ("detail", quote_literal(self.detail)),
+        [
+            Text(Some(self.kind.name())),
+            Text(Some(self.table.0)),
+            Text(Some(self.table.1)),
+            Text(self.index),
+            Text(Some(self.resolution.name())),
+            Text(Some(self.outcome.name())),
+            Integer(Some(i64::from(self.remote_xid.0))),
+            Lsn(self.finished_at),
+            Time(Some(self.remote_time)),
+            Text(self.remote_origin),
+            Integer(self.local.map(|local| i64::from(local.xid.0))),
+            Text(commit.map(|commit| commit.origin.name())),
+            Time(commit.map(|commit| commit.time)),
+            Text(key),
+            Text(local_row),
+            Text(remote_row),
+            Text(replica_identity),
+            Text(Some(self.detail)),
         ]
     }
 }

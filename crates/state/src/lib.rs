@@ -44,7 +44,9 @@ pub mod statements;
 pub mod stored;
 
 pub use adoption::{AdoptedSource, Adoption, NativeOptions, adoption, make_adopted, store_adoption};
-pub use conflict_record::{ConflictOutcome, ConflictRecord, RecordedValues, WriterConflict};
+pub use conflict_record::{
+    ConflictOutcome, ConflictRecord, RECORD_COLUMNS, RecordType, RecordValue, RecordedValues, WriterConflict,
+};
 pub use copied_from::{CopiedFrom, Parting};
 pub use copy_origin::commit_under;
 pub use error::Error;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{SubscriptionName, quote_literal};
 
-use crate::conflict_record::{ConflictRecord, WriterConflict};
+use crate::conflict_record::{ConflictRecord, RECORD_COLUMNS, WriterConflict};
 use crate::since::{Since, TableKey};
 
 /// Clears the transaction that was to be skipped.
@@ -73,17 +73,18 @@ pub fn read_copied_table(subscription: &SubscriptionName, table: (&str, &str)) -
     )
 }
 
-/// A conflict that was resolved, as a row for [`record_conflicts`].
+/// Records conflicts that were resolved. Its parameters are an array for each of
+/// [`RECORD_COLUMNS`], with as many elements as there are conflicts.
 #[must_use]
-pub fn conflict_row(subscription: &str, record: &ConflictRecord<'_>) -> String {
-    let values: Vec<String> = recorded(subscription, record).into_iter().map(|(_, value)| value).collect();
-    format!("({})", values.join(", "))
-}
-
-/// Records conflicts. All in one statement, because a statement costs more than a row.
-#[must_use]
-pub fn record_conflicts(rows: &[String]) -> String {
-    format!("INSERT INTO pgsluice.conflict_history ({RECORDED}) VALUES {}", rows.join(", "))
+pub fn record_conflicts(subscription: &str) -> String {
+    let unnested: Vec<String> =
+        (1..=RECORD_COLUMNS.len()).map(|number| format!("pg_catalog.unnest(${number})")).collect();
+    format!(
+        "INSERT INTO pgsluice.conflict_history (subscription, {}) SELECT {}, {}",
+        recorded(),
+        quote_literal(subscription),
+        unnested.join(", ")
+    )
 }
 
 /// Records a conflict because of which a transaction was rolled back.
@@ -92,8 +93,13 @@ pub fn record_conflicts(rows: &[String]) -> String {
 /// history has none of the same commit, type, table and index.
 #[must_use]
 pub fn record_refused_conflict(subscription: &str, record: &ConflictRecord<'_>) -> String {
-    let columns = recorded(subscription, record);
-    let same = ["subscription", "outcome", "finished_at", "type", "schema_name", "table_name", "index_name"];
+    let subscription = quote_literal(subscription);
+    let columns: Vec<(&str, String)> = RECORD_COLUMNS
+        .iter()
+        .zip(record.values())
+        .map(|((name, of), value)| (*name, value.sql(*of)))
+        .collect();
+    let same = ["outcome", "finished_at", "type", "schema_name", "table_name", "index_name"];
     let same: Vec<String> = columns
         .iter()
         .filter(|(name, _)| same.contains(name))
@@ -104,8 +110,9 @@ pub fn record_refused_conflict(subscription: &str, record: &ConflictRecord<'_>) 
         .collect();
     let values: Vec<String> = columns.into_iter().map(|(_, value)| value).collect();
     format!(
-        "INSERT INTO pgsluice.conflict_history ({RECORDED}) SELECT {} \
-         WHERE NOT EXISTS (SELECT FROM pgsluice.conflict_history h WHERE {})",
+        "INSERT INTO pgsluice.conflict_history (subscription, {}) SELECT {subscription}, {} WHERE NOT EXISTS \
+         (SELECT FROM pgsluice.conflict_history h WHERE h.subscription = {subscription} AND {})",
+        recorded(),
         values.join(", "),
         same.join(" AND ")
     )
@@ -123,15 +130,9 @@ pub fn record_writer_conflict(subscription: &str, conflict: &WriterConflict<'_>)
     )
 }
 
-/// The columns of [`recorded`], in its order.
-const RECORDED: &str = "subscription, type, schema_name, table_name, index_name, resolution, outcome, \
-    remote_xid, finished_at, remote_time, remote_origin, local_xid, local_origin, local_time, key, local_row, \
-    remote_row, replica_identity, detail";
-
-fn recorded(subscription: &str, record: &ConflictRecord<'_>) -> Vec<(&'static str, String)> {
-    let mut columns = vec![("subscription", quote_literal(subscription))];
-    columns.extend(record.columns());
-    columns
+/// The names of [`RECORD_COLUMNS`].
+fn recorded() -> String {
+    RECORD_COLUMNS.map(|(name, _)| name).join(", ")
 }
 
 /// The most records that one [`prune_conflicts`] removes, so that nothing waits long behind it.
@@ -176,7 +177,7 @@ mod tests {
     use conflict::{Commit, ConflictType, Origin, Resolution, Written};
 
     use super::*;
-    use crate::conflict_record::{ConflictOutcome, RecordedValues};
+    use crate::conflict_record::{ConflictOutcome, RecordType, RecordValue, RecordedValues};
 
     fn record(outcome: ConflictOutcome, local: Option<&Written>) -> ConflictRecord<'_> {
         ConflictRecord {
@@ -196,41 +197,43 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_one_insert_of_quoted_literals() {
+    fn a_refused_record_is_one_insert_of_quoted_literals() {
         let commit = Commit { origin: Origin::Local, time: PgTimestamp(6), time_text: String::new() };
         let written = Written { xid: Xid(8), commit: Some(commit) };
-        let sql = record_conflicts(&[conflict_row("s", &record(ConflictOutcome::Kept, Some(&written)))]);
+        let sql = record_refused_conflict("s", &record(ConflictOutcome::Error, Some(&written)));
+        let (insert, condition) = sql.split_once(" WHERE NOT EXISTS ").unwrap();
         assert_eq!(
-            sql,
+            insert,
             "INSERT INTO pgsluice.conflict_history (subscription, type, schema_name, table_name, index_name, \
              resolution, outcome, remote_xid, finished_at, remote_time, remote_origin, local_xid, local_origin, \
-             local_time, key, local_row, remote_row, replica_identity, detail) VALUES ('s', 'insert_exists', \
-             'public', 'it''s', NULL, 'last_update_wins', 'kept', 7, '1/20'::pg_lsn, \
-             ('2000-01-01 00:00:00+00'::timestamptz + 5::float8 * '1 microsecond'::interval), NULL, 8::int8, '', \
+             local_time, key, local_row, remote_row, replica_identity, detail) SELECT 's', 'insert_exists', \
+             'public', 'it''s', NULL, 'last_update_wins', 'error', 7::int8, '1/20'::pg_lsn, \
+             ('2000-01-01 00:00:00+00'::timestamptz + 5::float8 * '1 microsecond'::interval)::timestamptz, NULL, \
+             8::int8, '', \
              ('2000-01-01 00:00:00+00'::timestamptz + 6::float8 * '1 microsecond'::interval)::timestamptz, \
-             E'{\"a\":\"\\\\\\\\\"}'::json, NULL::json, NULL::json, NULL::json, 'Key already exists.')"
+             E'{\"a\":\"\\\\\\\\\"}'::json, NULL::json, NULL::json, NULL::json, 'Key already exists.'"
         );
-    }
-
-    #[test]
-    fn the_columns_are_those_of_a_record() {
-        let columns = recorded("s", &record(ConflictOutcome::Kept, None));
-        let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-        assert_eq!(names.join(", "), RECORDED);
-    }
-
-    #[test]
-    fn only_what_was_rolled_back_looks_for_an_earlier_record() {
-        let row = conflict_row("s", &record(ConflictOutcome::Applied, None));
-        assert!(!record_conflicts(&[row.clone(), row]).contains("NOT EXISTS"));
-        let sql = record_refused_conflict("s", &record(ConflictOutcome::Error, None));
-        let (_, condition) = sql.split_once("WHERE NOT EXISTS").unwrap();
         assert_eq!(
             condition,
-            " (SELECT FROM pgsluice.conflict_history h WHERE h.subscription = 's' AND h.type = 'insert_exists' AND \
+            "(SELECT FROM pgsluice.conflict_history h WHERE h.subscription = 's' AND h.type = 'insert_exists' AND \
              h.schema_name = 'public' AND h.table_name = 'it''s' AND h.index_name IS NOT DISTINCT FROM NULL AND \
              h.outcome = 'error' AND h.finished_at = '1/20'::pg_lsn)"
         );
+    }
+
+    #[test]
+    fn each_value_has_the_type_of_its_column() {
+        let nothing = record(ConflictOutcome::Kept, None);
+        for ((name, of), value) in RECORD_COLUMNS.iter().zip(nothing.values()) {
+            let fits = match of {
+                RecordType::Text | RecordType::Json => matches!(value, RecordValue::Text(_)),
+                RecordType::Integer => matches!(value, RecordValue::Integer(_)),
+                RecordType::Lsn => matches!(value, RecordValue::Lsn(_)),
+                RecordType::Time => matches!(value, RecordValue::Time(_)),
+            };
+            assert!(fits, "{name}: {value:?}");
+        }
+        assert!(record_conflicts("it's").ends_with("pg_catalog.unnest($18)"));
     }
 
     #[test]

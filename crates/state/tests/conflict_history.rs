@@ -2,14 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "tests, with functions of their own")]
 
+use std::error::Error;
 use std::time::Duration;
 
 use base::{Lsn, PgTimestamp, SubscriptionName, Xid};
+use bytes::BytesMut;
 use client::ConnInfo;
 use conflict::{Commit, ConflictType, Origin, Resolution, Written};
 use state::conflict_history::{self, Filter};
-use state::{ConflictOutcome, ConflictRecord, RecordedValues, State, removal, statements};
+use state::{ConflictOutcome, ConflictRecord, RECORD_COLUMNS, RecordedValues, State, removal, statements};
 use testkit::{Cluster, Major};
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -40,19 +43,42 @@ async fn count(state: &State, name: &SubscriptionName) -> usize {
     conflict_history::list(&**state.session(), name, &Filter::default(), 100).await.unwrap().len()
 }
 
-/// The statement that writes it.
-fn written_by(name: &SubscriptionName, record: &ConflictRecord<'_>) -> String {
-    match record.outcome {
-        ConflictOutcome::Error => statements::record_refused_conflict(name.as_str(), record),
-        _ => statements::record_conflicts(&[statements::conflict_row(name.as_str(), record)]),
+/// A value in the binary form of whatever type.
+#[derive(Debug)]
+struct Binary(Vec<u8>);
+
+impl ToSql for Binary {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
     }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+/// Writes conflicts that were resolved, as the applier does: all of them by one statement.
+async fn write(session: &client::Session, name: &SubscriptionName, records: &[ConflictRecord<'_>]) {
+    let array = |place: usize| -> Vec<Option<Binary>> {
+        let value = |record: &ConflictRecord<'_>| record.values()[place].binary().map(|own| own.into_owned());
+        records.iter().map(|record| value(record).map(Binary)).collect()
+    };
+    let arrays: Vec<Vec<Option<Binary>>> = (0..RECORD_COLUMNS.len()).map(array).collect();
+    let parameters: Vec<&(dyn ToSql + Sync)> = arrays.iter().map(|array| array as _).collect();
+    let types = RECORD_COLUMNS.map(|(_, of)| Type::from_oid(of.oids().1.0).unwrap());
+    let sql = statements::record_conflicts(name.as_str());
+    let statement = session.prepare_typed(&sql, &types).await.unwrap();
+    let written = session.execute(&statement, &parameters).await.unwrap();
+    assert_eq!(written, records.len() as u64);
 }
 
 /// What was written comes back, an error only once, and each filter finds its own.
 async fn write_and_read(state: &State, name: &SubscriptionName) {
     let session = state.session();
-    let write = |record: ConflictRecord<'_>| written_by(name, &record);
-    let plain = write(record(1, RecordedValues::default()));
+    let plain = record(1, RecordedValues::default());
     let commit = Commit { origin: Origin::Named("o".into()), time: PgTimestamp(0), time_text: String::new() };
     let written = Written { xid: Xid(u32::MAX), commit: Some(commit) };
     let (key, local, remote) = (r#"{"id":2,"t":"a\\b'c"}"#, r#"{"id":2,"v":1}"#, r#"{"id":2,"v":2}"#);
@@ -62,7 +88,7 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
         remote_row: Some(remote),
         ..Default::default()
     };
-    let full = write(ConflictRecord {
+    let full = ConflictRecord {
         kind: ConflictType::InsertExists,
         table: ("s", "t"),
         index: Some("t_pkey"),
@@ -71,16 +97,18 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
         remote_origin: Some("far"),
         local: Some(&written),
         ..record(2, values)
-    });
-    let error = write(ConflictRecord {
+    };
+    let error = ConflictRecord {
         kind: ConflictType::UpdateExists,
         resolution: Resolution::Error,
         outcome: ConflictOutcome::Error,
-        ..record(3, RecordedValues::default())
-    });
+        ..record(3, RecordedValues { key: Some(r#"{"t":"a\\b'c"}"#), ..RecordedValues::default() })
+    };
     session.batch_execute("SET standard_conforming_strings = off").await.unwrap();
-    for sql in [plain, full, error.clone(), error] {
-        session.batch_execute(&sql).await.unwrap();
+    write(session, name, &[plain, full]).await;
+    let error = statements::record_refused_conflict(name.as_str(), &error);
+    for _ in 0..2 {
+        session.batch_execute(&error).await.unwrap();
     }
     let list = async |filter: Filter| {
         let found = conflict_history::list(&**session, name, &filter, 100).await.unwrap();
@@ -113,7 +141,7 @@ async fn write_and_read(state: &State, name: &SubscriptionName) {
 /// Age and number each remove the oldest, and another subscription's records stay.
 async fn prune(state: &State, name: &SubscriptionName, other: &SubscriptionName) {
     let session = state.session();
-    session.batch_execute(&written_by(other, &record(9, RecordedValues::default()))).await.unwrap();
+    write(session, other, &[record(9, RecordedValues::default())]).await;
     assert_eq!(state.prune_conflict_history(DAY, 3).await.unwrap(), 0);
     assert_eq!(state.prune_conflict_history(DAY, 2).await.unwrap(), 1);
     let age = "UPDATE pgsluice.conflict_history SET at = at - interval '2 days' WHERE remote_xid = 2";
@@ -132,8 +160,7 @@ async fn older_and_removed(mut target: client::Session, state: &State, name: &Su
     assert!(conflict_history::find(&**state.session(), name, 1).await.unwrap().is_none());
     state.make_conflict_history().await.unwrap();
     state.make_conflict_history().await.unwrap();
-    let sql = written_by(name, &record(1, RecordedValues::default()));
-    target.batch_execute(&sql).await.unwrap();
+    write(&target, name, &[record(1, RecordedValues::default())]).await;
     let transaction = target.transaction().await.unwrap();
     let removed = removal::remove(transaction, name, true, false).await.unwrap();
     let removal::Removed::All(removed) = removed else { panic!("{removed:?}") };

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail};
 use rand::Rng;
 use rustix::process::Signal;
 
+use crate::clock::Clock;
 use crate::major::Major;
 use crate::patience::Patience;
 use crate::process;
@@ -76,6 +77,7 @@ pub struct Builder {
     major: Major,
     settings: Vec<(String, String)>,
     hba: Option<String>,
+    has_own_clock: bool,
 }
 
 impl Builder {
@@ -96,13 +98,22 @@ impl Builder {
         self
     }
 
+    /// Gives the server a clock of its own: [`Cluster::set_clock_ahead`].
+    pub fn own_clock(mut self) -> Builder {
+        self.has_own_clock = true;
+        self
+    }
+
     /// Copies the template and starts a server on it.
     ///
     /// # Errors
     /// When the binaries cannot be had or the server does not start; the end of its log is part of
     /// the error.
     pub fn start(self) -> Result<Cluster> {
-        let cluster = Cluster::without_data(self.major)?;
+        let mut cluster = Cluster::without_data(self.major)?;
+        if self.has_own_clock {
+            cluster.clock = Some(Clock::make(&cluster.dir)?);
+        }
         template::copy_to(self.major, cluster.user, &cluster.data_dir())?;
         cluster.configure(&self)?;
         cluster.start_first()
@@ -120,6 +131,7 @@ pub struct Cluster {
     port: u16,
     server: Option<Child>,
     environment: Vec<(String, String)>,
+    clock: Option<Clock>,
 }
 
 impl Cluster {
@@ -133,7 +145,7 @@ impl Cluster {
 
     /// A cluster of `major`, to be given settings.
     pub fn builder(major: Major) -> Builder {
-        Builder { major, settings: Vec::new(), hba: None }
+        Builder { major, settings: Vec::new(), hba: None, has_own_clock: false }
     }
 
     /// An empty directory.
@@ -142,7 +154,17 @@ impl Cluster {
         let server = server_dir(major)?;
         let (dir, lock) = new_directory(user)?;
         let program = server.join("bin/postgres");
-        Ok(Cluster { major, user, program, dir, _lock: lock, port: 0, server: None, environment: Vec::new() })
+        Ok(Cluster {
+            major,
+            user,
+            program,
+            dir,
+            _lock: lock,
+            port: 0,
+            server: None,
+            environment: Vec::new(),
+            clock: None,
+        })
     }
 
     /// Starts it on a port that is free.
@@ -336,6 +358,17 @@ impl Cluster {
         self.environment = environment.iter().map(owned).collect();
     }
 
+    /// Sets the server's clock, which [`Builder::own_clock`] gave it, this far ahead of the clock
+    /// of this machine. The clock is to go forward only, so no call takes less than the one before
+    /// it.
+    ///
+    /// # Panics
+    /// When the server has no clock of its own.
+    pub fn set_clock_ahead(&self, ahead: Duration) {
+        let clock = self.clock.as_ref().expect("a server with a clock of its own");
+        clock.set_ahead(ahead).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+
     /// Starts a server that is down, on the same port, and returns when it accepts connections.
     ///
     /// # Errors
@@ -353,6 +386,7 @@ impl Cluster {
             command.env_remove(name);
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.envs(self.clock.iter().flat_map(Clock::environment));
         self.server = Some(process::spawn(command)?);
         if let Err(error) = self.wait_ready() {
             self.kill9();

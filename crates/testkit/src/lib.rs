@@ -27,6 +27,7 @@
 
 mod archive;
 mod clients;
+mod clock;
 mod cluster;
 mod identity;
 mod major;

@@ -114,20 +114,28 @@ fn seconds(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
+/// The processes of a server, each with its kind; see [`crate::Cluster::cpu_seconds`].
+#[must_use]
+pub fn server_processes(postmaster: u32) -> Vec<(u32, String)> {
+    let kind = |pid: u32| {
+        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        kind_of_backend(&String::from_utf8_lossy(&title).replace('\0', " ")).to_owned()
+    };
+    children(postmaster).into_iter().map(|pid| (pid, kind(pid))).collect()
+}
+
 /// CPU seconds of a server by kind of process; see [`crate::Cluster::cpu_seconds`].
 pub(crate) fn server_cpu_seconds(postmaster: u32) -> Vec<(String, f64)> {
     let mut by_kind = BTreeMap::<String, u64>::new();
-    for pid in children(postmaster) {
-        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let title = String::from_utf8_lossy(&title).replace('\0', " ");
+    for (pid, kind) in server_processes(postmaster) {
         if let Some(stat) = Stat::of(pid) {
-            *by_kind.entry(kind_of_backend(&title).to_owned()).or_default() += stat.ticks;
+            *by_kind.entry(kind).or_default() += stat.ticks;
         }
     }
     // Read last: a child that ended in between is then counted twice for a moment rather than lost.
     if let Some(stat) = Stat::of(postmaster) {
         by_kind.insert("postmaster".to_owned(), stat.ticks);
-        by_kind.insert("exited".to_owned(), stat.children_ticks);
+        *by_kind.entry(EXITED.to_owned()).or_default() += stat.children_ticks;
     }
     by_kind.into_iter().map(|(kind, ticks)| (kind, seconds(ticks))).collect()
 }
@@ -155,9 +163,16 @@ const KINDS: [&str; 18] = [
     "logical replication worker",
 ];
 
+/// The kind of all processes that have ended.
+const EXITED: &str = "exited";
+
 /// The kind of server process, from its title; majors 14 to 16 call every apply worker
-/// `logical replication worker`.
+/// `logical replication worker`. A process that is about to end has no memory any more, and so no
+/// title.
 fn kind_of_backend(title: &str) -> &str {
+    if title.is_empty() {
+        return EXITED;
+    }
     let Some(rest) = title.strip_prefix("postgres: ") else { return "starting" };
     KINDS.into_iter().find(|kind| rest.starts_with(kind)).unwrap_or("client backend")
 }
@@ -166,6 +181,12 @@ fn kind_of_backend(title: &str) -> &str {
 pub fn resident_bytes_max(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status_bytes(&status, "VmHWM:").unwrap_or(0)
+}
+
+/// Resident memory of process `pid` now, in bytes, with the files that it maps; 0 after its end.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status_bytes(&status, "VmRSS:").unwrap_or(0)
 }
 
 /// Resident memory of process `pid` now, in bytes, without what it shares with others of its
@@ -212,5 +233,6 @@ mod tests {
             "logical replication apply worker"
         );
         assert_eq!(kind("/x/bin/postgres -D data"), "starting");
+        assert_eq!(kind(""), "exited");
     }
 }

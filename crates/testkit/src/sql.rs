@@ -1,7 +1,12 @@
 //! SQL from a test: blocking, rows as text, callable from inside and outside of an async runtime.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
+
+/// A server that says nothing for so long says nothing at all.
+const CONNECT_BOUND: Duration = Duration::from_secs(300);
 
 /// Rows as the server prints them; `None` is NULL.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -23,8 +28,9 @@ pub fn query(url: &str, sql: &str) -> Result<Rows> {
 fn block_on(url: &str, sql: &str) -> Result<Rows> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (client, connection) =
-            tokio_postgres::connect(url, NoTls).await.with_context(|| format!("connecting to {url}"))?;
+        let connected = tokio::time::timeout(CONNECT_BOUND, tokio_postgres::connect(url, NoTls)).await;
+        let connected = connected.with_context(|| format!("{url} answers nothing for {CONNECT_BOUND:?}"))?;
+        let (client, connection) = connected.with_context(|| format!("connecting to {url}"))?;
         let driver = tokio::spawn(connection);
         let messages = client.simple_query(sql).await.map_err(|error| explain(error, sql))?;
         drop(client);

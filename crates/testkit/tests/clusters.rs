@@ -1,7 +1,7 @@
 //! Tests the harness itself, on real servers. A test of a test must be able to fail, so each one
 //! breaks something.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use testkit::{Cluster, Major, Pair, StopMode, assert_same_rows, same_rows, wait_for};
 
@@ -57,6 +57,29 @@ fn settings_reach_the_server_and_survive_a_restart() {
     assert_eq!(cluster.one("postgres", "SHOW fsync"), "off");
     cluster.restart(StopMode::Fast).unwrap();
     assert_eq!(cluster.one("postgres", "SHOW work_mem"), "7MB");
+}
+
+#[test]
+fn a_clock_of_its_own_is_ahead_for_sessions_and_commits_and_after_a_crash() {
+    for major in Major::under_test() {
+        let builder = Cluster::builder(major).own_clock().setting("track_commit_timestamp", "on");
+        let mut cluster = builder.start().unwrap();
+        // Hours, which no machine is busy for.
+        let ahead = |cluster: &Cluster, time: &str| {
+            let seconds = format!("SELECT extract(epoch FROM {time})::bigint");
+            let here = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+            cluster.one("postgres", &seconds).parse::<u64>().unwrap().saturating_sub(here) / 3_600
+        };
+        assert_eq!(ahead(&cluster, "clock_timestamp()"), 0);
+        cluster.sql("postgres", "CREATE TABLE t (a int)").unwrap();
+        cluster.set_clock_ahead(Duration::from_secs(10 * 3_600 + 1_800));
+        cluster.sql("postgres", "INSERT INTO t VALUES (1)").unwrap();
+        let committed = "(SELECT pg_xact_commit_timestamp(xmin) FROM t)";
+        assert_eq!((ahead(&cluster, "clock_timestamp()"), ahead(&cluster, committed)), (10, 10));
+        cluster.kill9();
+        cluster.start_again().unwrap();
+        assert_eq!((ahead(&cluster, "clock_timestamp()"), ahead(&cluster, committed)), (10, 10));
+    }
 }
 
 #[test]

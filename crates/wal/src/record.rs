@@ -120,6 +120,12 @@ impl<'a> Record<'a> {
         previous(self.bytes)
     }
 
+    /// Its checksum. A record of another history at the same place has another one.
+    #[must_use]
+    pub fn crc(&self) -> u32 {
+        u32_at(self.bytes, CRC_AT)
+    }
+
     /// All its bytes, including the header.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {

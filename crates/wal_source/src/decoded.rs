@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use base::{Lsn, PgTimestamp};
+use cpu_time::CpuTime;
 use serde::{Deserialize, Serialize};
 use source::segments;
 
@@ -18,6 +19,8 @@ pub struct Decoded {
     needed_from: AtomicU64,
     /// A look at the source's catalogs is under way, which waits for transactions.
     looking: AtomicBool,
+    /// CPU time of decoding, and this subscription's share of it in a pass with others.
+    pub cpu: CpuTime,
 }
 
 #[derive(Debug, Default)]

@@ -191,7 +191,7 @@ impl Decoding {
     }
 
     /// What the status shows of this decoding.
-    pub(crate) fn figures(&self) -> &Decoded {
+    pub(crate) fn figures(&self) -> &Arc<Decoded> {
         &self.outlet.figures
     }
 

@@ -192,9 +192,10 @@ impl WalSource {
     ) -> Result<Option<(LinkedDecoding, SharingStep)>, Error> {
         let (blocks, wal) = queue();
         let LinkedDecoding { decoding, sharing } = linked;
+        let figures = Arc::clone(decoding.figures());
         let alone = decoding.run(sharing, wal, out.clone(), Arc::clone(heard));
-        let running = tokio::spawn(async {
-            let ended = alone.await?;
+        let running = tokio::spawn(async move {
+            let ended = figures.cpu.of(alone).await?;
             Ok(ended.map(|(decoding, sharing, step)| (LinkedDecoding { decoding, sharing }, step)))
         });
         let mut decoding = AbortOnDropHandle::new(running);

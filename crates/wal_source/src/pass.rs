@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Lsn, Progress, SubscriptionName, with_causes};
+use cpu_time::CpuTime;
 use output::{Decoder, MemberId, Pass, Refusal, Step};
 use source::end::FAREWELL;
 use source::queue::queue;
@@ -117,6 +118,7 @@ pub(crate) async fn found(
     let leaving = sharing.commands().map(Leaving);
     let (pass, id) = Pass::new(decoder);
     let (out, heard, streams) = (links.out.clone(), Arc::clone(links.heard), Arc::clone(links.streams));
+    let cpu = Arc::<CpuTime>::default();
     let hub = Hub {
         progress: Arc::new(Progress::starting_at(outlet.flushed())),
         pass,
@@ -126,8 +128,9 @@ pub(crate) async fn found(
         heard: Arc::default(),
         holds: Vec::new(),
         awaited: None,
+        cpu: Arc::clone(&cpu),
     };
-    tokio::spawn(hub.run(stream));
+    tokio::spawn(async move { cpu.of(hub.run(stream)).await });
     let outcome = ended(outcome.await, since);
     drop(leaving);
     outcome
@@ -183,6 +186,8 @@ struct Hub {
     /// What the stream waits for in the archive, as the owner reports it and as all members were
     /// told.
     awaited: Option<String>,
+    /// CPU time of the pass that no member was told yet.
+    cpu: Arc<CpuTime>,
 }
 
 /// The output of a stream, which ends when this is dropped.
@@ -370,6 +375,8 @@ impl Hub {
     fn look(&mut self, nothing_waits: bool) {
         let wal_end = self.heard.wal_end();
         let all = self.seats.len();
+        // Who caused it is not known, so each has an equal share.
+        let share = self.cpu.take() / u32::try_from(all.max(1)).unwrap_or(u32::MAX);
         let awaited = self.seats.get(&self.owner).and_then(|seat| seat.figures().awaited());
         let is_news = awaited != self.awaited;
         let mut flushed = None;
@@ -383,6 +390,7 @@ impl Hub {
             let Some(place) = self.pass.place(*id) else { continue };
             seat.heard.advance_wal_end(wal_end);
             seat.figures().is_in_pass_of(all);
+            seat.figures().cpu.add(share);
             if is_news && *id != self.owner {
                 seat.figures().awaits(awaited.clone());
             }

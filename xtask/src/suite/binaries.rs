@@ -22,6 +22,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::hung;
 use super::progress::Progress;
 use crate::cargo::cargo;
 
@@ -31,8 +32,8 @@ pub(super) const LANES: usize = 2;
 /// Test targets that take minutes, the longest first. The first runs alone.
 const LONGEST: [&str; 7] = ["scenarios", "golden", "crash", "conformance", "relay_faults", "memory", "check"];
 
-/// A binary that takes longer hangs, and is ended.
-const LIMIT: Duration = Duration::from_secs(45 * 60);
+/// A binary that takes longer hangs, and is ended. On a slow machine the longest takes half of it.
+const LIMIT: Duration = Duration::from_secs(25 * 60);
 
 /// One test binary.
 #[derive(Debug, PartialEq)]
@@ -135,15 +136,17 @@ impl Binary {
         command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);
         let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("starting {name}"))?;
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let id = child.id();
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
         thread::scope(|scope| -> Result<()> {
             // Dropped at the end of what is printed, before the process can have another's number.
             let (_reads, ended) = channel::<()>();
-            let tell = &tell;
-            let name = &name;
+            let (tell, name, running) = (&tell, &name, &running);
             scope.spawn(move || {
                 if ended.recv_timeout(LIMIT) == Err(RecvTimeoutError::Timeout) {
                     tell(format!("test: {name} has not ended after {} s; it is ended", LIMIT.as_secs()));
+                    running.slow().iter().for_each(|test| tell(format!("test: it is in {test}")));
+                    hung::described(id).into_iter().for_each(tell);
                     pid.map(|pid| kill_process(pid, Signal::TERM));
                 }
             });

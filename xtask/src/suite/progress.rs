@@ -87,6 +87,11 @@ impl Running {
     pub(super) fn reads(&self, line: &str) {
         self.progress.runs()[self.number].reads(line);
     }
+
+    /// Tests that have run for more than a minute and have not ended.
+    pub(super) fn slow(&self) -> Vec<String> {
+        self.progress.runs()[self.number].slow.clone()
+    }
 }
 
 impl Drop for Running {

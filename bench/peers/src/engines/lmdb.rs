@@ -35,6 +35,24 @@ impl Lmdb {
     }
 }
 
+impl Lmdb {
+    /// One transaction, in which these versions come, and those go.
+    pub(crate) fn write<'v>(
+        &mut self,
+        come: impl Iterator<Item = (&'v [u8], &'v [u8])>,
+        go: impl Iterator<Item = &'v [u8]>,
+    ) -> Result<()> {
+        let mut transaction = self.env.write_txn()?;
+        for (version, value) in come {
+            self.table.put(&mut transaction, version, value)?;
+        }
+        for version in go {
+            self.table.delete(&mut transaction, version)?;
+        }
+        Ok(transaction.commit()?)
+    }
+}
+
 struct Open<'a> {
     transaction: RwTxn<'a>,
     table: Database<Bytes, Bytes>,

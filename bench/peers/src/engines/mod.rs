@@ -7,7 +7,7 @@
 //! except for memory and durability.
 
 mod fjall;
-mod lmdb;
+pub(crate) mod lmdb;
 mod ours;
 mod redb;
 mod sqlite;

@@ -151,6 +151,7 @@ impl Meter {
             publisher,
             subscriber: spent(self.subscriber, cpu_of(&pair.target)),
             pgsluice: relay.map_or(0.0, Relay::cpu_seconds) - self.relay,
+            ..Cpu::default()
         };
         let own = process::cpu_seconds(std::process::id()) - self.own;
         let senders = stage.senders(self.senders.len())?.len();

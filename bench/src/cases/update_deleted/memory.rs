@@ -1,12 +1,18 @@
 //! What deletions occupy while 10,000 a second are captured and the horizon is 10 s behind: in
 //! pgsluice's memory and in its files. Neither may grow once a minute has passed.
+//!
+//! The same deletions are then remembered by our deletion memory alone, and by the best other store
+//! of `churn`, each in a process of its own that does nothing else.
 
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
-use bench_report::table::{grouped, row};
+use anyhow::{Context, Result, ensure};
+use bench_report::table::{DASH, grouped, row};
+use serde_json::json;
 use testkit::{Major, process};
 
 use super::{RETAIN, Stage, Tables, busy, quick};
@@ -22,6 +28,11 @@ const PER_STATEMENT: u64 = 1_000;
 /// From one statement to the next: 10,000 deletions a second.
 const PACE: Duration = Duration::from_millis(100);
 const INTERVAL: [&str; 2] = ["--retention-interval", "10s"];
+const INTERVAL_MS: u64 = 10_000;
+/// The program of the stores, which ordinary builds do not have; set by `cargo x bench`.
+const PEERS_VARIABLE: &str = "PGSLUICE_PEERS_BIN";
+/// The stores by their names in `churn`, and on the page.
+const STORES: [(&str, &str); 2] = [("ours", "the memory alone"), ("lmdb", "LMDB")];
 /// Sizes are those of the horizon's first rounds until then.
 const SETTLED: Duration = Duration::from_secs(60);
 const TIME: Duration = Duration::from_secs(240);
@@ -36,10 +47,18 @@ struct Sample {
     resident: f64,
     files: f64,
     remembered: f64,
+    cpu_seconds: f64,
+}
+
+/// The store that remembers, as the page calls it, and its sizes.
+struct Side {
+    name: &'static str,
+    samples: Vec<Sample>,
 }
 
 pub(super) fn run(options: &Options, say: &Say, major: Major) -> Result<Case> {
     let time = if options.quick { TIME_QUICK } else { TIME };
+    let peers = peers()?;
     let rows = time.as_millis() as u64 / PACE.as_millis() as u64 * PER_STATEMENT;
     let before = busy();
     let tables = Tables {
@@ -64,13 +83,56 @@ pub(super) fn run(options: &Options, say: &Say, major: Major) -> Result<Case> {
     let rate = rows as f64 / run.seconds;
     let wanted = PER_STATEMENT as f64 / PACE.as_secs_f64();
     ensure!(rate >= RATE_MIN * wanted, "only {rate:.0} rows a second were deleted, not {wanted:.0}");
-    case.goals = vec![
-        growth("resident memory", &samples, |sample| sample.resident),
-        growth("files that remember deletions", &samples, |sample| sample.files),
-    ];
-    case.further = further(&samples);
+    let mut sides = vec![Side { name: "pgsluice", samples }];
+    for (arm, name) in STORES {
+        let samples = alone(&peers, arm, time).with_context(|| format!("the store {arm}"))?;
+        let spent = samples.last().map_or(0.0, |sample| sample.cpu_seconds);
+        say.line(&format!("update-deleted memory-{major}: {name}: {spent:.2} CPU s"));
+        sides.push(Side { name, samples });
+    }
+    case.goals = sides.iter().flat_map(growths).collect();
+    case.goals.push(cpu_seconds(&sides));
+    case.further = further(&sides);
     case.add(Arm::Ours, run);
     Ok(case)
+}
+
+fn peers() -> Result<PathBuf> {
+    let path = std::env::var_os(PEERS_VARIABLE).map(PathBuf::from);
+    path.with_context(|| {
+        format!("{PEERS_VARIABLE} does not name the program of the other stores: run `cargo x bench`, which builds it")
+    })
+}
+
+/// The same deletions, in a store by itself.
+fn alone(peers: &Path, arm: &str, time: Duration) -> Result<Vec<Sample>> {
+    let dir = tempfile::tempdir()?;
+    let plan = json!({
+        "per_statement": PER_STATEMENT,
+        "pace_ms": PACE.as_millis() as u64,
+        "interval_ms": INTERVAL_MS,
+        "seconds": time.as_secs(),
+    });
+    let mut command = Command::new(peers);
+    command.args(["churn", "--arm", arm, "--deletions", &plan.to_string()]).arg("--dir").arg(dir.path());
+    let mut store = command.stdout(Stdio::piped()).spawn().context("starting it")?;
+    let started = Instant::now();
+    let lines = BufReader::new(store.stdout.take().context("its output is a pipe")?).lines();
+    let mut samples = Vec::new();
+    for line in lines {
+        samples.push(Sample {
+            seconds: started.elapsed().as_secs_f64(),
+            resident: process::resident_bytes(store.id()) as f64,
+            files: bytes_below(dir.path()) as f64,
+            remembered: line?.parse().context("its count")?,
+            cpu_seconds: process::cpu_seconds(store.id()),
+        });
+    }
+    let status = store.wait()?;
+    ensure!(status.success(), "it failed: {status}");
+    // A line comes each second, unless the store cannot keep the pace.
+    ensure!(samples.len() as f64 >= RATE_MIN * time.as_secs_f64(), "it did not keep the pace");
+    Ok(samples)
 }
 
 fn measure(stage: &mut Stage, rows: u64, time: Duration) -> Result<(Run, Vec<Sample>)> {
@@ -95,6 +157,7 @@ fn measure(stage: &mut Stage, rows: u64, time: Duration) -> Result<(Run, Vec<Sam
                     resident: process::resident_bytes_unshared(sluice.pid()) as f64,
                     files: bytes_below(stage.rig.pair.state_dir()) as f64,
                     remembered: stage.deletions("count")?.as_f64().unwrap_or(0.0),
+                    cpu_seconds: sluice.cpu_seconds() - before.2,
                 });
             }
             thread::sleep(due.saturating_sub(started.elapsed()));
@@ -106,6 +169,7 @@ fn measure(stage: &mut Stage, rows: u64, time: Duration) -> Result<(Run, Vec<Sam
         publisher: spent(before.0, cpu_of(source)),
         subscriber: spent(before.1, cpu_of(target)),
         pgsluice: sluice.cpu_seconds() - before.2,
+        ..Cpu::default()
     };
     stage.arrives(&mut sluice, 1)?;
     let equal = stage.is_equal();
@@ -132,29 +196,67 @@ fn largest(samples: &[Sample], size: fn(&Sample) -> f64) -> (f64, f64) {
     (most(before), most(after))
 }
 
-fn growth(what: &str, samples: &[Sample], size: fn(&Sample) -> f64) -> Goal {
+/// Growth is limited for ours. That of another store stands beside it.
+fn growths(side: &Side) -> [Goal; 2] {
+    let is_ours = side.name != "LMDB";
+    let resident = growth(&side.samples, |sample| sample.resident);
+    let files = growth(&side.samples, |sample| sample.files);
+    [("resident memory", resident), ("files", files)].map(|(what, growth)| Goal {
+        what: format!("{}, {what}: largest after a minute, beside the largest in it", side.name),
+        goal: if is_ours { format!("at most {:+.0} %", GOAL_GROWTH * 100.0) } else { "none".to_owned() },
+        met: growth.met || !is_ours,
+        ..growth
+    })
+}
+
+fn growth(samples: &[Sample], size: fn(&Sample) -> f64) -> Goal {
     let (before, after) = largest(samples, size);
     let grown = excess(after, before);
     Goal {
-        what: format!("{what}: largest after a minute, beside the largest in it"),
-        goal: format!("at most {:+.0} %", GOAL_GROWTH * 100.0),
+        what: String::new(),
+        goal: String::new(),
         measured: format!("{:+.1} % ({:.1} MB, {:.1} MB)", grown * 100.0, before / 1e6, after / 1e6),
         met: before > 0.0 && after > 0.0 && grown <= GOAL_GROWTH,
     }
 }
 
-/// Every tenth sample.
-fn further(samples: &[Sample]) -> Vec<Vec<String>> {
-    let head = row(["second", "resident MB", "files MB", "deletions remembered"]);
-    let shown = samples.iter().skip(9).step_by(10).map(|sample| {
-        vec![
-            format!("{:.0}", sample.seconds),
-            format!("{:.1}", sample.resident / 1e6),
-            format!("{:.1}", sample.files / 1e6),
-            grouped(sample.remembered),
-        ]
+/// Of the processes of all sides, in which pgsluice replicates and captures as well.
+fn cpu_seconds(sides: &[Side]) -> Goal {
+    let spent = |side: &Side| {
+        let seconds = side.samples.last().map_or(0.0, |sample| sample.cpu_seconds);
+        format!("{} {seconds:.1} s", side.name)
+    };
+    Goal {
+        what: "CPU time of the process".to_owned(),
+        goal: "none".to_owned(),
+        measured: sides.iter().map(spent).collect::<Vec<_>>().join(", "),
+        met: true,
+    }
+}
+
+/// Every tenth sample of each side.
+fn further(sides: &[Side]) -> Vec<Vec<String>> {
+    let columns = ["resident MB", "files MB", "CPU s", "remembered"];
+    let head = sides.iter().flat_map(|side| columns.map(|column| format!("{}: {column}", side.name)));
+    let head = std::iter::once("second".to_owned()).chain(head).collect();
+    let shown = |side: &Side| side.samples.iter().skip(9).step_by(10).map(cells).collect::<Vec<_>>();
+    let sides: Vec<_> = sides.iter().map(shown).collect();
+    let most = sides.iter().map(Vec::len).max().unwrap_or(0);
+    let rows = (0..most).map(|index| {
+        let second = ((index + 1) * 10).to_string();
+        let cells = sides.iter().flat_map(|side| side.get(index).cloned().unwrap_or(row([DASH; 4])));
+        std::iter::once(second).chain(cells).collect()
     });
-    std::iter::once(head).chain(shown).collect()
+    std::iter::once(head).chain(rows).collect()
+}
+
+fn cells(sample: &Sample) -> Vec<String> {
+    vec![
+        format!("{:.1}", sample.resident / 1e6),
+        format!("{:.1}", sample.files / 1e6),
+        format!("{:.1}", sample.cpu_seconds),
+        grouped(sample.remembered),
+    ]
 }
 
 #[cfg(test)]
@@ -162,17 +264,37 @@ mod tests {
     use super::*;
 
     fn samples(sizes: &[(f64, f64)]) -> Vec<Sample> {
-        let sample = |&(seconds, files)| Sample { seconds, resident: 1.0, files, remembered: 0.0 };
+        let sample =
+            |&(seconds, files)| Sample { seconds, resident: 1.0, files, remembered: 0.0, cpu_seconds: 2.5 };
         sizes.iter().map(sample).collect()
     }
 
     #[test]
     fn growth_is_what_is_added_after_the_first_minute() {
         let files: fn(&Sample) -> f64 = |sample| sample.files;
-        let flat = growth("files", &samples(&[(1.0, 5e6), (59.0, 10e6), (61.0, 10.9e6), (90.0, 9e6)]), files);
+        let flat = growth(&samples(&[(1.0, 5e6), (59.0, 10e6), (61.0, 10.9e6), (90.0, 9e6)]), files);
         assert!(flat.met && flat.measured.starts_with("+9.0 %"), "{flat:?}");
-        assert!(!growth("files", &samples(&[(1.0, 10e6), (61.0, 11.5e6)]), files).met);
+        assert!(!growth(&samples(&[(1.0, 10e6), (61.0, 11.5e6)]), files).met);
         // Nothing was measured after the minute.
-        assert!(!growth("files", &samples(&[(1.0, 10e6)]), files).met);
+        assert!(!growth(&samples(&[(1.0, 10e6)]), files).met);
+    }
+
+    #[test]
+    fn only_the_growth_of_ours_is_limited() {
+        let side = |name| Side { name, samples: samples(&[(1.0, 10e6), (61.0, 11.5e6)]) };
+        assert!(!growths(&side("pgsluice"))[1].met && !growths(&side("the memory alone"))[1].met);
+        assert!(growths(&side("LMDB"))[1].met);
+        assert_eq!(cpu_seconds(&[side("pgsluice"), side("LMDB")]).measured, "pgsluice 2.5 s, LMDB 2.5 s");
+    }
+
+    #[test]
+    fn a_side_that_has_fewer_samples_leaves_its_cells_empty() {
+        let long: Vec<(f64, f64)> = (1..=20).map(|second| (f64::from(second), 1e6)).collect();
+        let sides =
+            [Side { name: "a", samples: samples(&long) }, Side { name: "b", samples: samples(&long[..19]) }];
+        let table = further(&sides);
+        assert_eq!((table.len(), table[0].len()), (3, 9));
+        assert_eq!(table[0][5], "b: resident MB");
+        assert_eq!(table[2][4..6], ["0", DASH]);
     }
 }

@@ -133,6 +133,7 @@ fn run_once(
         publisher: spent(before.0, cpu_of(&stage.rig.pair.source)),
         subscriber: spent(before.1, cpu_of(&stage.rig.pair.target)),
         pgsluice: sluice.cpu_seconds(),
+        ..Cpu::default()
     };
     let answer = if remembers { "update_deleted" } else { "update_missing" };
     found(stage, answer, misses)?;

@@ -289,6 +289,7 @@ fn load_target(stage: &Stage, sluice: &Sluice, script: &Script, time: Duration) 
         publisher: spent(before.0, cpu_of(source)),
         subscriber: spent(before.1, cpu_of(target)),
         pgsluice,
+        ..Cpu::default()
     };
     // pgbench stops by its own clock, and connects before it starts.
     let seconds = time.as_secs_f64().max(0.9 * started.elapsed().as_secs_f64());
@@ -331,6 +332,7 @@ fn case(name: &str, major: Major, version: &str, side: &Side, off: &[Measured], 
     let runs = |of: &[Measured]| of.iter().map(|measured| measured.run.clone()).collect();
     (case.stock, case.ours) = (runs(off), runs(ours));
     case.goals = ratio_goal(off, ours, remembers).into_iter().collect();
+    case.goals.extend(per_cpu_second(off, ours));
     if remembers {
         case.goals.extend(left_goals(&left(off), &left(ours)));
         case.goals.push(cpu_goal(off, ours));
@@ -348,6 +350,20 @@ fn ratio_goal(off: &[Measured], ours: &[Measured], has_goal: bool) -> Option<Goa
         goal: if has_goal { format!("lower end at least {GOAL_RATIO}") } else { "none".to_owned() },
         measured: format!("{:.3} ({:.3} to {:.3})", interval.mean, interval.low, interval.high),
         met: !has_goal || interval.low >= GOAL_RATIO,
+    })
+}
+
+/// The same of transactions per CPU second of all processes: what the ratio is where both cores are
+/// always busy, and nobody else takes of their time.
+fn per_cpu_second(off: &[Measured], ours: &[Measured]) -> Option<Goal> {
+    let of = |measured: &Measured| measured.run.transactions as f64 / measured.run.cpu.total();
+    let pairs: Vec<(f64, f64)> = off.iter().map(of).zip(ours.iter().map(of)).collect();
+    let interval = ratio_interval(&pairs)?;
+    Some(Goal {
+        what: "the same of transactions per CPU second of all processes".to_owned(),
+        goal: "none".to_owned(),
+        measured: format!("{:.3} ({:.3} to {:.3})", interval.mean, interval.low, interval.high),
+        met: true,
     })
 }
 

@@ -57,7 +57,8 @@ pub(super) fn start(
     match executors.pop() {
         Some(executor) if executors.is_empty() => tokio::spawn(async move {
             let _watching = watching;
-            execute(executor, queue, shared).await
+            let counters = Arc::clone(&shared.counters);
+            counters.write_cpu.of(execute(executor, queue, shared)).await
         }),
         last => {
             executors.extend(last);
@@ -75,10 +76,11 @@ pub(super) fn start(
                 relaxed,
                 starts,
             };
+            let counters = Arc::clone(&parts.shared.counters);
             let workers = Workers::new(parts);
             tokio::spawn(async move {
                 let _watching = watching;
-                workers.run(queue).await
+                counters.write_cpu.of(workers.run(queue)).await
             })
         }
     }

@@ -4,7 +4,9 @@
 //! ```text
 //!   a miss that was asked about by itself
 //!     v
-//!   probes for the rows of the coming changes, in one round trip --> those that are missing
+//!   in one round trip, probes for the rows of the coming changes, in later transactions as well
+//!     v
+//!   those that are missing
 //!     v
 //!   one fence --> capture passes it --> each of these rows is answered without waiting
 //! ```
@@ -13,9 +15,9 @@
 //! is a row that a rule has written. The memory is asked when the change comes, so it tells of
 //! deletions that were captured since.
 //!
-//! What another session inserts and deletes again after the fence may be missed for the few
-//! milliseconds by which capture is late. The same holds of a row that comes and goes between an
-//! answer and the change that it decides about.
+//! What another session inserts and deletes again after the fence may be missed by as much as
+//! capture is late. So a fence counts for a second. The same holds of a row that comes and goes
+//! between an answer and the change that it decides about.
 
 use retention::{Answer, Missed, RowKey, Tombstone};
 use rustc_hash::FxHashSet;
@@ -23,10 +25,6 @@ use rustc_hash::FxHashSet;
 use super::deleted::key_of;
 use super::met::old_values;
 use super::*;
-
-/// How many changes are looked at together: enough to share a flush, and few enough that their
-/// probes are soon answered.
-const AHEAD_MAX: usize = 1000;
 
 impl Executor {
     /// Looks ahead from change `number` on, if misses were asked about one by one.
@@ -38,12 +36,13 @@ impl Executor {
         if !self.conflicts.missing.is_due(number) {
             return Ok(());
         }
-        self.conflicts.missing.begin();
-        self.conflicts.missing.end = number + AHEAD_MAX;
+        let ahead = self.conflicts.missing.look(number);
         let Some(retention) = self.conflicts.settings.retention.clone() else { return Ok(()) };
-        let (keys, probes) = self.probes(coming).await;
+        let (changes, keys, probes) = self.probes(coming.take(ahead)).await;
+        self.conflicts.missing.looked_up_to(number + changes.max(1));
+        let looked = keys.len();
         // One by itself would not share anything.
-        if keys.len() < 2 {
+        if looked < 2 {
             return Ok(());
         }
         let mut statements = vec![&self.change_savepoint];
@@ -61,9 +60,13 @@ impl Executor {
             .filter_map(|(key, is_missing)| is_missing.then_some(key))
             .collect();
         if keys.is_empty() {
+            self.conflicts.missing.learn(looked, 0);
             return Ok(());
         }
-        let Some(fence) = retention.passed_fence().await else { return Ok(()) };
+        let Some(fence) = retention.passed_fence().await else {
+            self.conflicts.missing.learn(looked, 0);
+            return Ok(());
+        };
         // The times do not matter to what is described here.
         let time = base::PgTimestamp(i64::MAX);
         let missed: Vec<Missed> = keys.iter().map(|key| Missed { key: key.clone(), time }).collect();
@@ -76,33 +79,73 @@ impl Executor {
         tombstones.sort_unstable_by_key(|own| (own.lsn, own.xid.0));
         tombstones.dedup_by_key(|own| (own.lsn, own.xid));
         self.described(&tombstones).await?;
-        let missing = &mut self.conflicts.missing;
-        (missing.fence, missing.keys) = (fence, keys);
+        self.conflicts.missing.found(looked, keys, fence);
         Ok(())
     }
 
-    /// What asks whether the rows of coming UPDATEs are there, and their keys. Rows that one of the
-    /// changes may write are left out.
-    async fn probes(&mut self, coming: impl Iterator<Item = &Change>) -> (Vec<RowKey>, Vec<Statement>) {
+    /// How many of the first transactions are known to miss a row, and small enough to be replayed
+    /// at once.
+    pub(super) async fn known_to_miss(&self, batch: &Batch, changes_max: usize) -> usize {
+        let mut start = 0;
+        for (number, end) in batch.ends.iter().enumerate() {
+            let changes = &batch.changes[start..end.changes_end];
+            if changes.len() > changes_max || !self.misses(changes).await {
+                return number;
+            }
+            start = end.changes_end;
+        }
+        batch.ends.len()
+    }
+
+    /// Whether one of the changes is an UPDATE of a row that is known to be missing.
+    async fn misses(&self, changes: &[Change]) -> bool {
+        let missing = &self.conflicts.missing;
+        let Some(retention) = self.conflicts.settings.retention.as_ref() else { return false };
+        if missing.keys.is_empty() {
+            return false;
+        }
+        for change in changes {
+            let Change::Row { table, op: op @ Op::Update { .. } } = change else { continue };
+            let Some(named) = retention.table(table.oid, table.id).await else { continue };
+            let key = old_values(op).and_then(|old| key_of(table, old, &named));
+            if key.is_some_and(|key| missing.keys.contains(&key)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// How many of the coming changes can be looked at, what asks whether the rows of their UPDATEs
+    /// are there, and the keys of these. Rows that one of the changes may write are left out.
+    async fn probes(
+        &mut self,
+        coming: impl Iterator<Item = &Change>,
+    ) -> (usize, Vec<RowKey>, Vec<Statement>) {
         let Some(retention) = self.conflicts.settings.retention.clone() else { return Default::default() };
-        let (mut asked, mut written) = (Vec::new(), FxHashSet::default());
-        for change in coming.take(AHEAD_MAX) {
+        let (mut changes, mut asked, mut written) = (0, Vec::new(), FxHashSet::default());
+        for change in coming {
             // What it empties is missing behind it.
             let Change::Row { table, op } = change else { break };
+            changes += 1;
             let Some(named) = retention.table(table.oid, table.id).await else { continue };
+            let old = old_values(op).and_then(|old| key_of(table, old, &named));
             match op {
-                Op::Insert(new) | Op::Update { old: Some(_), new } => {
-                    written.extend(key_of(table, new, &named));
+                Op::Insert(new) => written.extend(key_of(table, new, &named)),
+                // One that keeps its key writes nothing if its row is missing. A rule that inserts
+                // it says so.
+                Op::Update { old: Some(_), new } => {
+                    written.extend(key_of(table, new, &named).filter(|new| Some(new) != old.as_ref()));
                 }
                 Op::Update { old: None, .. } | Op::Delete(_) => {}
             }
-            let key = old_values(op).filter(|_| matches!(op, Op::Update { .. }));
-            let Some(key) = key.and_then(|old| key_of(table, old, &named)) else { continue };
+            let Some(key) = old.filter(|_| matches!(op, Op::Update { .. })) else { continue };
             if let Ok(probe) = self.writer.probe(table, op) {
                 asked.push((key, probe));
             }
         }
         let mut known = FxHashSet::default();
-        asked.into_iter().filter(|(key, _)| !written.contains(key) && known.insert(key.clone())).unzip()
+        let asked = asked.into_iter().filter(|(key, _)| !written.contains(key) && known.insert(key.clone()));
+        let (keys, probes) = asked.unzip();
+        (changes, keys, probes)
     }
 }

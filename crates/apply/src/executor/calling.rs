@@ -35,13 +35,20 @@ impl Report {
     }
 }
 
-/// After this many calls in a row that commit nothing, the procedure counts as unable to run here.
+/// After this many calls in a row that commit nothing, and not because of the rows, the procedure
+/// counts as unable to run here.
 const VAIN_MAX: u32 = 8;
 
 /// Whether an error comes from the procedure itself and not from the rows it meets. A name that it
 /// uses is missing or forbidden, or a COMMIT is not allowed where it is.
 fn is_of_itself(code: &str) -> bool {
     ["0A", "2D", "42"].iter().any(|class| code.starts_with(class))
+}
+
+/// Whether an error comes from the rows that the procedure meets: one is missing, a key is taken,
+/// or somebody else holds a lock. The procedure itself does its work.
+fn is_of_rows(code: &str) -> bool {
+    ["23", "40", "55", "57", "P0"].iter().any(|class| code.starts_with(class))
 }
 
 impl Executor {
@@ -98,7 +105,11 @@ impl Executor {
             }
         }
         let committed = commits.finish(&mut self.since);
-        self.procedure.vain = if committed > 0 { 0 } else { self.procedure.vain + 1 };
+        if committed > 0 {
+            self.procedure.vain = 0;
+        } else if result.error.as_ref().is_none_or(|error| !is_of_rows(&error.code)) {
+            self.procedure.vain += 1;
+        }
         if let Some(error) = &result.error
             && (self.procedure.vain == VAIN_MAX || is_of_itself(&error.code))
         {
@@ -158,5 +169,21 @@ impl Executor {
         }
         let reached = result.last_row(0).into_iter().next().flatten();
         Ok(reached.and_then(|lsn| lsn.parse().ok()).unwrap_or(Lsn::INVALID))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_rows_cause_says_nothing_about_the_procedure() {
+        // RAISE, a taken key, a deadlock, a lock that is not to be had, a cancel.
+        for code in ["P0001", "23505", "40P01", "55P03", "57014"] {
+            assert!(is_of_rows(code) && !is_of_itself(code), "{code}");
+        }
+        for code in ["42883", "0A000", "2D000"] {
+            assert!(is_of_itself(code) && !is_of_rows(code), "{code}");
+        }
     }
 }

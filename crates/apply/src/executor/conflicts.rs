@@ -14,21 +14,22 @@
 //! that is an error is recorded after the rollback.
 
 use conflict::{ColumnValues, Conflict, ConflictType, Met, Resolution, Stamp, TableRules, Verdict, Written};
-use plan::row_statement;
+use plan::{Arrays, row_statement};
 use proto::pgoutput::{Column, Tuple};
 use state::ConflictOutcome;
 
-use super::deleted::{self, Deletion};
+use super::deleted::{self, Deletion, Remembered};
 use super::met::{self, ChangeValues, Row, UniqueKeys, With};
-use super::resolved::Resolved;
+use super::resolved::{Resolved, records};
 use super::*;
 use crate::write::one_change;
 
 /// How often a change is tried again because what it met was gone when the executor looked.
 const TRIES: u32 = 10;
 
-/// How many records are sent together.
-const RECORDS_MAX: usize = 100;
+/// Misses are asked about together, and no later than when there are this many, so that an answer
+/// does not wait for the end of a large set.
+const AWAITING_MAX: usize = 1000;
 
 /// One change that is applied by itself.
 struct Single<'b> {
@@ -41,6 +42,8 @@ struct Single<'b> {
     anyones: bool,
     /// The row was there and locked, and a statement did not write it.
     passed_over: bool,
+    /// How many conflicts were resolved before this change.
+    mark: usize,
 }
 
 /// Where a change stands after a try.
@@ -98,7 +101,8 @@ impl Executor {
     ) -> Result<(), Error> {
         let rules = self.conflicts.rules_of(table);
         let guarded = guarded || rules.resolves_unique();
-        let mut single = Single { table, begin, rules, guarded, anyones: false, passed_over: false };
+        let mark = self.conflicts.mark();
+        let mut single = Single { table, begin, rules, guarded, anyones: false, passed_over: false, mark };
         self.activity.row(operation(op), table);
         let mut instead = None;
         if unlike {
@@ -151,7 +155,7 @@ impl Executor {
 
     /// Resolves what a change met that violates unique keys.
     async fn taken(&mut self, single: &mut Single<'_>, op: &Op, error: ServerError) -> Result<Step, Error> {
-        let &mut Single { table, begin, rules, .. } = single;
+        let &mut Single { table, begin, rules, mark, .. } = single;
         let holders = self.holders(table, op).await?;
         let kind = match (holders.len(), op) {
             // Gone meanwhile; or in a partition's own index, or over columns that no change shows.
@@ -167,7 +171,10 @@ impl Executor {
         let local: Vec<Stamp> = holders.iter().map(|(_, row)| self.conflicts.local(&row.writer)).collect();
         match rules.of(kind).decide(&self.conflicts.remote(begin), &local) {
             Verdict::Refuse => Err(self.refused(conflict, begin, table)),
-            Verdict::KeepLocal => Ok(self.kept(conflict, begin, table)),
+            Verdict::KeepLocal => {
+                self.conflicts.leave_out(mark);
+                Ok(self.kept(conflict, begin, table))
+            }
             Verdict::ApplyRemote => {
                 let step = match (op, holders.first()) {
                     (Op::Insert(new), Some((_, row))) if kind == ConflictType::InsertExists => {
@@ -275,26 +282,45 @@ impl Executor {
         let change = self.change_values(table, op).await?;
         let met = change.map(|change| Met { values: Some(change.with(None)), ..Met::default() });
         let conflict = Conflict { kind, relation: table.name.clone(), met: met.into_iter().collect() };
-        if let Some(key) = self.remembered(table, op).await {
-            if deleted::writes_nothing(&rules) {
-                // Asked about together with others, before the transaction commits.
-                let step = self.kept(conflict, begin, table);
-                self.conflicts.await_answer(key);
-                return Ok(step);
-            }
-            // If it is written, it is missing no longer.
-            let deletion = self.deletion(&key, begin).await?;
-            let step = match deletion {
-                Deletion::By(deletion) => self.deleted(single, op, deletion, conflict.met)?,
-                Deletion::NoneNewer => self.never_there(single, op, conflict, true)?,
-                Deletion::Unknown => self.never_there(single, op, conflict, false)?,
-            };
-            if matches!(step, Step::Instead(_)) {
-                self.conflicts.missing.written(&key);
+        let key = match self.remembered(table, op).await {
+            Remembered::Never => return self.never_there(single, op, conflict, false),
+            Remembered::Unnamed => return self.uncovered(single, op, conflict),
+            Remembered::By(key) => key,
+        };
+        if deleted::writes_nothing(&rules) {
+            // Asked about together with others, before the transaction commits.
+            let step = self.kept(conflict, begin, table);
+            self.conflicts.await_answer(key);
+            if self.conflicts.awaiting >= AWAITING_MAX {
+                self.ask_about_missed().await?;
             }
             return Ok(step);
         }
-        self.never_there(single, op, conflict, false)
+        // If it is written, it is missing no longer.
+        let deletion = self.deletion(&key, begin).await?;
+        let step = match deletion {
+            Deletion::By(deletion) => self.deleted(single, op, deletion, conflict.met)?,
+            Deletion::NoneNewer => self.never_there(single, op, conflict, true)?,
+            Deletion::Unknown => self.never_there(single, op, conflict, false)?,
+            Deletion::NotCovered => self.uncovered(single, op, conflict)?,
+        };
+        if matches!(step, Step::Instead(_)) {
+            self.conflicts.missing.written(&key);
+        }
+        Ok(step)
+    }
+
+    /// Resolves an UPDATE whose row may have been deleted without being remembered.
+    fn uncovered(&mut self, single: &Single<'_>, op: &Op, conflict: Conflict) -> Result<Step, Error> {
+        let step = self.never_there(single, op, conflict, false);
+        let resolved = match &step {
+            Ok(_) => self.conflicts.resolved.last_mut(),
+            Err(_) => self.conflicts.refused.as_mut(),
+        };
+        if let Some(resolved) = resolved {
+            resolved.is_uncovered = true;
+        }
+        step
     }
 
     /// Resolves a change whose row is not known to have been deleted. `is_newest` says that no
@@ -365,7 +391,8 @@ impl Executor {
     ) {
         let resolution = self.conflicts.rules_of(table).of(conflict.kind);
         let (table, change) = (Arc::clone(table), self.conflicts.change);
-        let resolved = Resolved { conflict, begin, change, table, resolution, outcome, missed: None };
+        let (missed, is_uncovered) = (None, false);
+        let resolved = Resolved { conflict, begin, change, table, resolution, outcome, missed, is_uncovered };
         self.conflicts.resolved.push(resolved);
     }
 
@@ -379,6 +406,7 @@ impl Executor {
             resolution: Resolution::Error,
             outcome: ConflictOutcome::Error,
             missed: None,
+            is_uncovered: false,
         });
         refused(conflict, begin)
     }
@@ -400,11 +428,10 @@ impl Executor {
         if !self.conflicts.settings.history {
             return Ok(Vec::new());
         }
-        let resolved = self.conflicts.resolved.iter().skip(self.conflicts.recorded);
-        let rows: Vec<String> = resolved.flat_map(|resolved| resolved.records(&self.subscription)).collect();
+        let records = records(&self.conflicts.resolved[self.conflicts.recorded..]);
         self.conflicts.recorded = self.conflicts.resolved.len();
-        let record = |rows| plain_statement(Arc::new(plain("", &statements::record_conflicts(rows))));
-        Ok(rows.chunks(RECORDS_MAX).map(record).collect())
+        let statement = |rows: Arrays| rows.into_statement(Arc::clone(&self.record_conflicts), 0);
+        Ok(records.into_iter().map(statement).collect())
     }
 
     /// Records the conflict because of which a transaction was rolled back, in a transaction of its
@@ -412,7 +439,11 @@ impl Executor {
     pub(super) async fn record_refused(&mut self) -> Result<(), Error> {
         let refused = self.conflicts.refused.take();
         let Some(refused) = refused.filter(|_| self.conflicts.settings.history) else { return Ok(()) };
-        for record in refused.records(&self.subscription) {
+        let mut records = Vec::new();
+        refused.each_record(|record| {
+            records.push(statements::record_refused_conflict(&self.subscription, record));
+        });
+        for record in records {
             match self.wire.query(&record).await {
                 Ok(_) => {}
                 Err(error) if self.wire_is_alive() => {
@@ -426,8 +457,10 @@ impl Executor {
 
     /// Counts and logs what the transaction has resolved that has just committed.
     pub(super) fn tell_resolved(&mut self) {
-        self.conflicts.recorded = 0;
+        (self.conflicts.recorded, self.conflicts.asked) = (0, 0);
         self.conflicts.told += self.conflicts.resolved.len() as u64;
+        let uncovered = self.conflicts.resolved.iter().filter(|resolved| resolved.is_uncovered).count();
+        self.count_uncovered(uncovered);
         for Resolved { conflict, begin, .. } in self.conflicts.resolved.drain(..) {
             self.shared.counters.conflicts.add(conflict.kind);
             self.shared.counters.conflict_log.met(&conflict, begin.xid, begin.final_lsn);
@@ -436,8 +469,17 @@ impl Executor {
 
     /// Counts the conflict that an error reports.
     pub(super) fn tell_refused(&self, error: &Error) {
-        if let Kind::Conflict { conflict, finished_at, .. } = error.kind() {
-            self.shared.counters.refused(*finished_at, conflict.kind, &conflict.relation);
+        if let Kind::Conflict { conflict, finished_at, .. } = error.kind()
+            && self.shared.counters.refused(*finished_at, conflict.kind, &conflict.relation)
+        {
+            let refused = self.conflicts.refused.iter();
+            self.count_uncovered(refused.filter(|refused| refused.is_uncovered).count());
+        }
+    }
+
+    fn count_uncovered(&self, count: usize) {
+        if let Some(retention) = self.conflicts.settings.retention.as_ref().filter(|_| count > 0) {
+            retention.exceeded(count);
         }
     }
 

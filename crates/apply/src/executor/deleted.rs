@@ -5,8 +5,9 @@
 //! the row, and that is counted.
 //!
 //! An answer costs a flush of the target. If nothing is written whatever the answer is, the
-//! question waits until the transaction is replayed, and one flush serves all of them. If a rule
-//! may write, or where many transactions miss rows, [`super::ahead`] looks ahead.
+//! question waits until the transaction is replayed or a thousand rows are missed, and one flush
+//! serves all of them. If a rule may write, or where many transactions miss rows, [`super::ahead`]
+//! looks ahead.
 
 use conflict::{Commit, ConflictType, Met, Origin, Resolution, TableRules, Written};
 use proto::pgoutput::{Column, Tuple};
@@ -15,6 +16,16 @@ use retention::{Answer, AskedTable, Missed, Retention, RowKey, Tombstone, Value}
 use super::met::old_values;
 use super::*;
 
+/// How the memory knows the row of a change.
+pub(super) enum Remembered {
+    /// Nobody remembers deletions, or the change asks for none.
+    Never,
+    /// It cannot know the row.
+    Unnamed,
+    /// By this key.
+    By(RowKey),
+}
+
 /// What is known of the deletion of a row that an UPDATE missed.
 pub(super) enum Deletion {
     /// Somebody deleted it.
@@ -22,8 +33,10 @@ pub(super) enum Deletion {
     /// None is remembered, so all UPDATEs that are older than a deletion were applied: this UPDATE
     /// is newer than any.
     NoneNewer,
-    /// Deletions of the row are not remembered, or not all of them.
+    /// It may have been forgotten, because the UPDATE is older than what must be remembered.
     Unknown,
+    /// Deletions of the row are not remembered, or not all of them.
+    NotCovered,
 }
 
 /// Whether both answers about a missing row leave the target as it is.
@@ -40,19 +53,13 @@ pub(super) fn by(deletion: Written, met: Vec<Met>) -> Vec<Met> {
 }
 
 impl Executor {
-    /// The key by which the memory knows the row of an UPDATE; `None` if it cannot know it, or
-    /// nobody remembers deletions.
-    pub(super) async fn remembered(&mut self, table: &Table, op: &Op) -> Option<RowKey> {
-        let retention = self.conflicts.settings.retention.clone()?;
-        let Op::Update { .. } = op else { return None };
-        let key = match retention.table(table.oid, table.id).await {
-            Some(named) => old_values(op).and_then(|old| key_of(table, old, &named)),
-            None => None,
-        };
-        if key.is_none() {
-            retention.exceeded(1);
-        }
-        key
+    /// How the memory knows the row of a change.
+    pub(super) async fn remembered(&mut self, table: &Table, op: &Op) -> Remembered {
+        let Some(retention) = self.conflicts.settings.retention.clone() else { return Remembered::Never };
+        let Op::Update { .. } = op else { return Remembered::Never };
+        let named = retention.table(table.oid, table.id).await;
+        let key = named.and_then(|named| old_values(op).and_then(|old| key_of(table, old, &named)));
+        key.map_or(Remembered::Unnamed, Remembered::By)
     }
 
     /// What became of the row of that key.
@@ -65,7 +72,8 @@ impl Executor {
                 Ok(written.map_or(Deletion::Unknown, Deletion::By))
             }
             Some(Answer::NotSeen { may_be_forgotten: false }) => Ok(Deletion::NoneNewer),
-            _ => Ok(Deletion::Unknown),
+            Some(Answer::NotSeen { may_be_forgotten: true }) => Ok(Deletion::Unknown),
+            Some(Answer::NotCovered | Answer::NotYet) | None => Ok(Deletion::NotCovered),
         }
     }
 
@@ -74,23 +82,21 @@ impl Executor {
     async fn answers(&mut self, retention: &Retention, missed: &[Missed]) -> Vec<Answer> {
         let missing = &mut self.conflicts.missing;
         match missing.fence_for(missed) {
-            Some(fence) => {
-                let answers = retention.known_since(missed, fence);
-                retention.exceeded(answers.iter().filter(|answer| **answer == Answer::NotCovered).count());
-                answers
-            }
+            Some(fence) => retention.known_since(missed, fence),
             None => {
-                missing.asked_alone();
+                missing.asked(missed.len());
                 retention.ask(missed).await
             }
         }
     }
 
-    /// Asks about all rows that are awaited in the open transaction.
+    /// Asks about all rows that wait for it in the open transaction.
     pub(super) async fn ask_about_missed(&mut self) -> Result<(), Error> {
         let Some(retention) = self.conflicts.settings.retention.clone() else { return Ok(()) };
         let (mut places, mut missed) = (Vec::new(), Vec::new());
-        for (place, resolved) in self.conflicts.resolved.iter_mut().enumerate() {
+        let asked = std::mem::replace(&mut self.conflicts.asked, self.conflicts.resolved.len());
+        self.conflicts.awaiting = 0;
+        for (place, resolved) in self.conflicts.resolved.iter_mut().enumerate().skip(asked) {
             if let Some(key) = resolved.missed.take() {
                 places.push(place);
                 missed.push(Missed { key, time: resolved.begin.commit_time });
@@ -100,12 +106,18 @@ impl Executor {
             return Ok(());
         }
         let answers = self.answers(&retention, &missed).await;
-        let deleted = places.into_iter().zip(answers).filter_map(|(place, answer)| match answer {
-            Answer::Deleted(tombstone) => Some((place, tombstone)),
-            _ => None,
-        });
-        let (places, tombstones): (Vec<usize>, Vec<Tombstone>) = deleted.unzip();
-        for (place, written) in places.into_iter().zip(self.described(&tombstones).await?) {
+        let (mut deleted, mut tombstones) = (Vec::new(), Vec::new());
+        for (place, answer) in places.into_iter().zip(answers) {
+            match answer {
+                Answer::Deleted(tombstone) => {
+                    deleted.push(place);
+                    tombstones.push(tombstone);
+                }
+                Answer::NotCovered => self.conflicts.resolved[place].is_uncovered = true,
+                _ => {}
+            }
+        }
+        for (place, written) in deleted.into_iter().zip(self.described(&tombstones).await?) {
             let kind = ConflictType::UpdateDeleted;
             let resolution = self.conflicts.rules_of(&self.conflicts.resolved[place].table).of(kind);
             let resolved = &mut self.conflicts.resolved[place];

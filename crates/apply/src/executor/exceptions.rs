@@ -160,7 +160,7 @@ impl Executor {
         let changes = || found.iter().map(|(at, _)| &batch.changes[*at]);
         self.conflicts.missing.begin();
         if changes().any(|change| self.asks_at_once(change)) {
-            self.conflicts.missing.asked_alone();
+            self.conflicts.missing.asked(1);
         }
         for (number, (at, begin)) in found.iter().enumerate() {
             let Change::Row { table, op } = &batch.changes[*at] else { continue };

@@ -43,7 +43,15 @@ impl Executor {
             tables.dedup_by_key(|table| table.id);
             self.look_at_sizes(tables.iter(), true).await?;
         }
+        self.conflicts.missing.begin();
         while !rest.ends.is_empty() {
+            let missing = self.known_to_miss(&rest, REPLAYED_MAX).await;
+            if missing > 0 {
+                self.replay_first(&rest, missing).await?;
+                self.shared.expecting.met(true);
+                rest = self.behind(rest, missing);
+                continue;
+            }
             let mut count = self.span.next(rest.ends.len());
             let mut committed = 0;
             if count > 1 {
@@ -54,21 +62,30 @@ impl Executor {
                 self.span.sent(count, committed);
             }
             if committed > 0 {
-                (_, rest) = rest.split(committed);
+                rest = self.behind(rest, committed);
             }
             if committed < count {
-                let one = rest.take_first(1);
                 let fails = count > 1 || self.shared.expecting.is_likely();
-                if fails && one.changes.len() <= REPLAYED_MAX {
+                if fails && rest.ends.first().is_some_and(|first| first.changes_end <= REPLAYED_MAX) {
                     let told = self.conflicts.told;
-                    self.replay_transactions(&one).await?;
+                    self.replay_first(&rest, 1).await?;
                     self.shared.expecting.met(self.conflicts.told > told);
+                    rest = self.behind(rest, 1);
                 } else {
+                    let one = rest.take_first(1);
                     self.apply_transactions(Chunk::whole(one, self.writer.binary())).await?;
+                    self.conflicts.missing.begin();
                 }
             }
         }
         Ok(())
+    }
+
+    /// What is left of a batch whose first `transactions` are applied.
+    fn behind(&mut self, batch: Batch, transactions: usize) -> Batch {
+        let (done, rest) = batch.split(transactions);
+        self.conflicts.missing.passed(done.changes.len());
+        rest
     }
 
     /// Sends the first `count` transactions, waits for all of them, and returns how many were

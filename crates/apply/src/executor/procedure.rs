@@ -93,7 +93,8 @@ pub(super) struct Procedure {
     pub(super) word: String,
     /// The role may not make the procedure, or the procedure does not run.
     refused: bool,
-    /// Calls since the last one that committed something.
+    /// Calls since the last one that committed something, but for those that failed because of the
+    /// rows.
     pub(super) vain: u32,
 }
 

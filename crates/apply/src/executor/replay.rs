@@ -28,12 +28,19 @@ impl GuardedFrom {
 impl Executor {
     /// Exact replay of whole transactions, each a target transaction.
     pub(super) async fn replay_transactions(&mut self, batch: &Batch) -> Result<(), Error> {
-        let mut start = 0;
         self.conflicts.missing.begin();
-        for end in &batch.ends {
+        self.replay_first(batch, batch.ends.len()).await
+    }
+
+    /// The same of the first `transactions`. Looks ahead into the others, with what is known of
+    /// missing rows from before.
+    pub(super) async fn replay_first(&mut self, batch: &Batch, transactions: usize) -> Result<(), Error> {
+        let mut start = 0;
+        for end in &batch.ends[..transactions] {
             let (mut tries, mut guarded) = (0, GuardedFrom::NONE);
             while let Err(error) = self.replay_transaction(batch, start, end, guarded).await {
                 self.open = Tally::default();
+                self.conflicts.missing.begin();
                 // A cancel that was meant for the set before this transaction.
                 let away = error.sqlstate().is_some_and(|code| self.ran_away(code));
                 if away && self.away_from.is_empty() {
@@ -97,6 +104,7 @@ impl Executor {
                 return Err(error);
             }
             self.conflicts.back_to(mark);
+            self.conflicts.missing.begin();
             self.one(&[&Which::RollbackTo]).await?;
         }
         self.record_resolved().await?;

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use conflict::{ColumnValues, Conflict, Met, Node, Origin, Resolution, Stamp, TableRules, Values, Written};
-use plan::Table;
-use plan::sql::Shape;
+use plan::sql::{Shape, plain};
+use plan::{Arrays, PIECE, Table};
+use proto::pgoutput::Column;
 use retention::{Retention, RowKey};
 use rustc_hash::FxHashMap;
-use state::{ConflictOutcome, ConflictRecord, RecordedValues, statements};
+use state::{ConflictOutcome, ConflictRecord, RECORD_COLUMNS, RecordValue, RecordedValues, statements};
 use txn::Begin;
 
 use super::met::{LastWriter, UniqueKeys};
@@ -41,6 +42,10 @@ pub(super) struct Conflicts {
     pub(super) resolved: Vec<Resolved>,
     /// How many of these are recorded.
     pub(super) recorded: usize,
+    /// Before this one, none waits to be asked about.
+    pub(super) asked: usize,
+    /// How many wait.
+    pub(super) awaiting: usize,
     /// How many were resolved in transactions that have committed.
     pub(super) told: u64,
     /// Rows of coming changes that are known to be missing.
@@ -63,24 +68,25 @@ pub(super) struct Resolved {
     pub(super) outcome: ConflictOutcome,
     /// The row of an `update_missing` of which nobody has asked yet whether it was deleted.
     pub(super) missed: Option<RowKey>,
+    /// The row was missing, and nobody knows whether it was deleted.
+    pub(super) is_uncovered: bool,
 }
 
 impl Resolved {
-    /// What records it: one for each row that the change met, or one if it met none. A conflict
-    /// that is an error has statements, any other has rows for one statement.
-    pub(super) fn records(&self, subscription: &str) -> Vec<String> {
+    /// Hands over its records: one for each row that the change met, or one if it met none.
+    pub(super) fn each_record(&self, mut take: impl FnMut(&ConflictRecord<'_>)) {
         let Resolved { conflict, begin, table, resolution, outcome, .. } = self;
         let nothing = [Met::default()];
         let met = if conflict.met.is_empty() { &nothing[..] } else { &conflict.met };
         let (schema, name) = &table.schema_and_name;
         let detail = conflict.detail();
-        let record = |met: &Met| {
+        for met in met {
             let json = |of: fn(&Values) -> &Option<ColumnValues>| {
                 of(met.values.as_ref()?).as_ref().map(ColumnValues::json)
             };
             let (key, local_row) = (json(|own| &own.key), json(|own| &own.local_row));
             let (remote_row, identity) = (json(|own| &own.remote_row), json(|own| &own.replica_identity));
-            let record = ConflictRecord {
+            take(&ConflictRecord {
                 kind: conflict.kind,
                 table: (schema, name),
                 index: met.index.as_deref(),
@@ -98,16 +104,37 @@ impl Resolved {
                     replica_identity: identity.as_deref(),
                 },
                 detail: &detail,
-            };
-            match outcome {
-                ConflictOutcome::Error => statements::record_refused_conflict(subscription, &record),
-                ConflictOutcome::Applied | ConflictOutcome::Kept => {
-                    statements::conflict_row(subscription, &record)
-                }
-            }
-        };
-        met.iter().map(record).collect()
+            });
+        }
     }
+}
+
+/// The statement that [`records`] are for.
+pub(super) fn recording(subscription: &str) -> Shape {
+    let types = RECORD_COLUMNS.map(|(_, of)| of.oids());
+    Shape {
+        parameter_types: types.iter().map(|(_, array)| *array).collect(),
+        element_types: types.iter().map(|(element, _)| (*element).into()).collect(),
+        ..plain("record_conflicts", &statements::record_conflicts(subscription))
+    }
+}
+
+/// The records of conflicts, in pieces of about [`PIECE`] bytes.
+pub(super) fn records(resolved: &[Resolved]) -> Vec<Arrays> {
+    let (mut pieces, mut piece) = (Vec::new(), None);
+    for resolved in resolved {
+        resolved.each_record(|record| {
+            let rows = piece.get_or_insert_with(|| Arrays::new(RECORD_COLUMNS.len(), true));
+            let values = record.values().map(RecordValue::binary);
+            let values = values.iter().map(|value| value.as_deref().map_or(Column::Null, Column::Binary));
+            rows.push(values).expect("binary values fit binary arrays");
+            if rows.byte_len() >= PIECE {
+                pieces.extend(piece.take());
+            }
+        });
+    }
+    pieces.extend(piece);
+    pieces
 }
 
 impl Conflicts {
@@ -122,13 +149,26 @@ impl Conflicts {
 
     /// Forgets what was resolved after `mark`, because it was rolled back.
     pub(super) fn back_to(&mut self, mark: usize) {
-        self.resolved.truncate(mark);
+        let undone = self.resolved.drain(mark.min(self.resolved.len())..);
+        self.awaiting -= undone.filter(|undone| undone.missed.is_some()).count();
         self.recorded = self.recorded.min(mark);
+        self.asked = self.asked.min(mark);
+    }
+
+    /// Notes that a change was left out after all: a rule had decided to write it, and a holder of
+    /// its unique key stays. `mark` is from before the change.
+    pub(super) fn leave_out(&mut self, mark: usize) {
+        // A holder that has made room for the change does not come back.
+        let made_room = |resolved: &Resolved| resolved.conflict.met.iter().any(|met| met.index.is_some());
+        for resolved in self.resolved[mark..].iter_mut().filter(|resolved| !made_room(resolved)) {
+            resolved.outcome = ConflictOutcome::Kept;
+        }
     }
 
     /// Puts those behind `mark` in the order of their changes.
     pub(super) fn sort_from(&mut self, mark: usize) {
         self.resolved[mark..].sort_by_key(|resolved| resolved.change);
+        self.asked = self.asked.min(mark);
     }
 
     /// Whether a conflict is to be recorded after the rollback.
@@ -149,6 +189,7 @@ impl Conflicts {
     pub(super) fn await_answer(&mut self, key: RowKey) {
         if let Some(last) = self.resolved.last_mut() {
             last.missed = Some(key);
+            self.awaiting += 1;
         }
     }
 

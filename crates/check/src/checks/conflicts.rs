@@ -9,7 +9,7 @@ use super::names::{few, tables};
 use super::pair::Pair;
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
-use crate::server::Server;
+use crate::server::{Kinship, Server};
 use crate::subscriber::Subscriber;
 use crate::wanted::Wanted;
 
@@ -32,6 +32,26 @@ fn without_commit_times(rules: &Rules) -> Vec<Finding> {
     let remedy = "then restart the server; rows that were written before count as the oldest";
     let finding = Finding::cannot(End::Target, "track_commit_timestamp", what).remedy(remedy);
     vec![finding.sql("ALTER SYSTEM SET track_commit_timestamp = on").refusing(Refuses::Every)]
+}
+
+/// Versions with the same commit time are decided by their nodes: system identifier and database.
+pub(super) fn clones(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
+    let (Some(from), Some(to)) = (&source.server, &target.server) else { return Vec::new() };
+    let is_one_node = from.kinship(to) == Kinship::Copies && from.database == to.database;
+    if !is_one_node || !wanted.conflict_rules.compares_times() {
+        return Vec::new();
+    }
+    vec![same_node(&to.database)]
+}
+
+fn same_node(database: &str) -> Finding {
+    let what = format!(
+        "has the name \"{database}\" of the source's, and the server is a copy of the source's: conflict rules could \
+         not tell the two apart where commit times are equal, and both sides would keep their own version"
+    );
+    Finding::cannot(End::Target, "database", what)
+        .remedy("rename it on one side, for example with ALTER DATABASE ... RENAME TO")
+        .refusing(Refuses::Every)
 }
 
 /// Clocks that differ by less cost no hold that anybody notices.

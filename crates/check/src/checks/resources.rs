@@ -7,6 +7,10 @@
 //! | streaming | 1 | 1 | 2 (monitor, refresh) | 3 (control, apply, catalog); with several apply workers one for each, and 1 (watch) |
 //! | a table was added | 1 more, temporary, but for `source_mode = wal` | 2 | as for a new subscription | 1 more per copy connection |
 //!
+//! With `retain_dead_tuples`, the target has one more slot and walsender (see `retention`) and two
+//! more sessions (capture, fence), or three while its catalogs are looked at. The source has one
+//! more session, for the horizon.
+//!
 //! A new schema's indexes are built after the copy, over the same number of connections. The part
 //! of the schema that waits for the stream takes one more session on the target.
 //!
@@ -27,6 +31,10 @@ const SOURCE_SESSIONS: i64 = 2;
 const TARGET_SESSIONS: i64 = 3;
 /// Control, besides the connections that copy.
 const TARGET_SESSIONS_COPYING: i64 = 1;
+/// The horizon's.
+const SOURCE_SESSIONS_RETAINING: i64 = 1;
+/// Those of capture and fences, and for a look.
+const TARGET_SESSIONS_RETAINING: i64 = 3;
 
 pub(super) fn slots(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &source.server else { return Vec::new() };
@@ -76,21 +84,18 @@ fn short(server: &Server, setting: &str, max: i64, used: i64, needed: i64, of: &
 
 pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = &target.server else { return Vec::new() };
-    let setting =
-        if server.major() >= 18 { "max_active_replication_origins" } else { "max_replication_slots" };
+    let setting = origins_setting(server);
     let Some(max) = server.number(setting) else { return Vec::new() };
-    // One for each.
-    let needed = (wanted.apply_sessions as i64 - target.origins.own).max(0);
-    let (used, known) = match target.origins_active {
-        Some(active) => (active, true),
-        None => (target.origins.named, false),
-    };
+    let (used, needed) = origins_used_and_needed(wanted, target);
+    let known = target.origins_active.is_some();
     let left = (max - used).max(0);
     if left >= needed {
         return Vec::new();
     }
     let what = format!("is {max}: {used} replication origins in use, {left} left, {needed} needed");
-    let sql = format!("ALTER SYSTEM SET {setting} = {}", used + needed);
+    // Slots have the same limit, and a remedy of their own.
+    let slots = if wanted.retain_dead_tuples && server.major() < 18 { server.slots + 1 } else { 0 };
+    let sql = format!("ALTER SYSTEM SET {setting} = {}", slots.max(used + needed));
     let remedy = "then restart the server";
     // Origins that are named but hold no state take no entry.
     let finding = match known && left == 0 && !target.origins.ours {
@@ -101,14 +106,30 @@ pub(super) fn origins(wanted: &Wanted, target: &Subscriber) -> Vec<Finding> {
     vec![finding.remedy(remedy).sql(sql)]
 }
 
+fn origins_setting(server: &Server) -> &'static str {
+    if server.major() >= 18 { "max_active_replication_origins" } else { "max_replication_slots" }
+}
+
+fn origins_used_and_needed(wanted: &Wanted, target: &Subscriber) -> (i64, i64) {
+    // One for each.
+    let needed = (wanted.apply_sessions as i64 - target.origins.own).max(0);
+    (target.origins_active.unwrap_or(target.origins.named), needed)
+}
+
+/// What `max_replication_slots` of the target must be for origins, before 18.
+pub(super) fn slots_wanted(wanted: &Wanted, target: &Subscriber, server: &Server) -> i64 {
+    let (used, needed) = origins_used_and_needed(wanted, target);
+    if server.major() >= 18 { 0 } else { used + needed }
+}
+
 pub(super) fn source_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let Some(server) = source.server.as_ref().filter(|_| !is_running(source, target)) else {
         return Vec::new();
     };
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
-    let least = SOURCE_SESSIONS + copying.min(1);
+    let own = SOURCE_SESSIONS + if wanted.retain_dead_tuples { SOURCE_SESSIONS_RETAINING } else { 0 };
     let walsenders = walsenders_needed(wanted, target);
-    connections(End::Source, server, [least, SOURCE_SESSIONS + copying], walsenders)
+    connections(End::Source, server, [own + copying.min(1), own + copying], walsenders)
 }
 
 pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
@@ -118,7 +139,9 @@ pub(super) fn target_connections(wanted: &Wanted, source: &Publisher, target: &S
     let copying = if copies(wanted, target) { wanted.copy_connections as i64 } else { 0 };
     let applying = if wanted.apply_sessions > 1 { wanted.apply_sessions as i64 } else { 0 };
     let most = (TARGET_SESSIONS + applying).max(TARGET_SESSIONS_COPYING + copying);
-    connections(End::Target, server, [TARGET_SESSIONS, most], 0)
+    let (retaining, walsenders) =
+        if wanted.retain_dead_tuples { (TARGET_SESSIONS_RETAINING, 1) } else { (0, 0) };
+    connections(End::Target, server, [TARGET_SESSIONS, most].map(|own| own + retaining), walsenders)
 }
 
 /// `walsenders` count where the limit is one of a role or a database; from 18

@@ -2,7 +2,7 @@
 
 use crate::finding::{End, Finding, Refuses};
 use crate::publisher::Publisher;
-use crate::server::Service;
+use crate::server::{Kinship, Service};
 use crate::subscriber::Subscriber;
 use crate::wanted::Wanted;
 
@@ -62,10 +62,7 @@ pub(super) fn read_only(_: &Wanted, target: &Subscriber) -> Vec<Finding> {
 /// A copy of a cluster has its identifier, but not its start time.
 pub(super) fn one_server(_: &Wanted, source: &Publisher, target: &Subscriber) -> Vec<Finding> {
     let (Some(from), Some(to)) = (&source.server, &target.server) else { return Vec::new() };
-    let same = from.started == to.started
-        && from.system_identifier == to.system_identifier
-        && from.system_identifier.is_some();
-    if !same {
+    if from.kinship(to) != Kinship::OneServer {
         return Vec::new();
     }
     if from.database == to.database {

@@ -34,7 +34,7 @@ pub(super) fn source_mode(wanted: &Wanted, source: &Publisher, target: &Subscrib
 }
 
 /// Why WAL of this server cannot be decoded outside the server.
-fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
+pub(super) fn against_wal(server: &Server, undecoded: &[Undecoded]) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(service) = server.service {
         let name = match service {

@@ -153,7 +153,7 @@ fn d2_who_may_be_in_commit_is_waited_for_until_it_leaves() {
 
 #[test]
 fn d2_who_was_seen_outside_of_its_commit_is_not_waited_for() {
-    for doing in [statement(1001), Doing::BetweenStatements, Doing::WaitingForStandby] {
+    for doing in [statement(1001), Doing::BetweenStatements, Doing::WaitingForStandby, Doing::Applying] {
         let mut test = Test::at_clock();
         test.activity(&activity(1001, &[running(1, doing)]));
         assert_eq!(test.ask(), Ask::Position, "{doing:?} at first");

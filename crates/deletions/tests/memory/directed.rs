@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::{Lsn, Oid, PgTimestamp};
 use deletions::{
-    Answer, Bounds, Candidate, Discarded, Equality, Identity, Kind, Memory, Opened, RowKey, Server,
+    Answer, Bounds, Candidate, Discarded, Equality, Identity, Kind, Landmark, Memory, Opened, RowKey, Server,
     Tombstone, Value,
 };
 use rand::SeedableRng;
@@ -295,6 +295,18 @@ fn a_gap_in_wal_is_a_cut() {
 }
 
 #[test]
+fn d2_a_gap_keeps_the_greatest_time_although_the_clock_was_set_back() {
+    let mut memory = settled(&SimDisks::default(), Bounds::default());
+    // A third server's clock was ahead, or the target's is set back afterwards.
+    record(&mut memory, &row(1), tombstone(200, 9000));
+    memory.passed(Lsn::new(200), Lsn::new(190));
+    memory.begin(Lsn::new(400), PgTimestamp(4000));
+    assert_eq!(ask(&mut memory, 1, 9000), Answer::NotCovered);
+    assert_eq!(ask(&mut memory, 1, 9001), SEEN);
+    assert_eq!(memory.candidate(), Some(Candidate { lsn: Lsn::new(400), time: PgTimestamp(9000) }));
+}
+
+#[test]
 fn a_memory_of_another_server_or_history_is_emptied() {
     let changed = [
         (Server { system_id: 8, ..server() }, Discarded::OtherServer),
@@ -317,6 +329,26 @@ fn a_memory_of_another_server_or_history_is_emptied() {
         assert_eq!(ask(&mut memory, 1, 500), Answer::NotCovered);
         assert_eq!(ask(&mut memory, 2, 500), Answer::Deleted(tombstone(60, 600)));
     }
+}
+
+/// Its server may have been restored to an earlier state.
+#[test]
+fn d1_a_memory_in_doubt_answers_nothing() {
+    let disks = SimDisks::default();
+    let mut memory = settled(&disks, Bounds::default());
+    record(&mut memory, &row(1), tombstone(200, 2000));
+    let landmark = Landmark { lsn: Lsn::new(240), crc: 7 };
+    memory.mark(landmark);
+    commit(&mut memory, 250, 0);
+    assert_eq!(memory.committed(), Lsn::new(250));
+    drop(memory);
+    let (mut memory, _) = open(&disks, Bounds::default());
+    assert_eq!(memory.landmark(), Some(landmark));
+    memory.doubt();
+    memory.begin(Lsn::new(250), PgTimestamp(2500));
+    assert_eq!(ask(&mut memory, 1, 500), Answer::NotYet);
+    memory.prove();
+    assert_eq!(ask(&mut memory, 1, 500), Answer::Deleted(tombstone(200, 2000)));
 }
 
 #[test]

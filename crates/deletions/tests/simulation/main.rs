@@ -1,8 +1,9 @@
 //! The horizon and the memory in a world that does its worst.
 //!
 //! The publisher's commits take long between their time and their record. There are prepared
-//! transactions, and standbys that go away. Everybody crashes, and clocks step. Tables and
-//! pipelines come.
+//! transactions, and standbys that go away. Apply workers forward what a third server wrote.
+//! Everybody crashes, capture loses WAL, and clocks step forward and back at both ends. Tables and
+//! pipelines come, and some pipelines commit out of order.
 //!
 //! Each round is one seed, which is printed; `PGSLUICE_HORIZON_SEED=n` repeats it, and
 //! `PGSLUICE_HORIZON_ROUNDS=n` runs more of them. The checker knows what really happened and not
@@ -25,7 +26,7 @@ use world::World;
 
 const ROUNDS: u64 = 100;
 /// Rounds in which a sabotage must show.
-const CANARY_ROUNDS: u64 = 400;
+const CANARY_ROUNDS: u64 = 1000;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()

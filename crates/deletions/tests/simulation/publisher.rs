@@ -1,4 +1,7 @@
 //! A publisher: its clock, its WAL, and sessions that commit as slowly as they may.
+//!
+//! Some sessions are apply workers: the publisher subscribes to a third server, and forwards that
+//! server's transactions with the times that they got there.
 
 use base::{Lsn, PgTimestamp, Xid};
 use deletions::{Doing, Publisher as Id, Session as Seen};
@@ -76,6 +79,8 @@ struct Prepared {
     xid: u32,
     /// Nobody will ever commit it.
     is_dormant: bool,
+    /// An apply worker prepared it.
+    is_forwarded: bool,
     /// Where its record ends.
     end: u64,
 }
@@ -104,15 +109,22 @@ pub(crate) struct Publisher {
     pub(crate) is_quiet: bool,
     /// Writers that never come back to their open transaction.
     sleepers: usize,
+    /// The last of the sessions are apply workers.
+    workers: usize,
+    /// The workers wait for the rest of a transaction that the third server never ends.
+    has_open_streams: bool,
+    /// How far the clock of the standby is ahead.
+    standby_ahead: i64,
 }
 
 impl Publisher {
     pub(crate) fn new(random: &mut StdRng) -> Publisher {
-        let sessions = random.random_range(2..7);
+        let clients = random.random_range(2..7);
+        let workers = if random.random_bool(0.5) { random.random_range(1..3) } else { 0 };
         Publisher {
             id: Id { system_id: 1, timeline: 1, is_primary: true },
             offset: random.random_range(-200..200) * MS,
-            phases: vec![Phase::Idle; sessions],
+            phases: vec![Phase::Idle; clients + workers],
             prepared: Vec::new(),
             records: Vec::new(),
             insert: PAGE + HEADER,
@@ -124,7 +136,10 @@ impl Publisher {
             xmax: 100,
             can_see: random.random_bool(0.85),
             is_quiet: false,
-            sleepers: random.random_range(0..sessions / 2 + 1),
+            sleepers: random.random_range(0..clients / 2 + 1),
+            workers,
+            has_open_streams: random.random_bool(0.5),
+            standby_ahead: ahead(random),
         }
     }
 
@@ -134,6 +149,20 @@ impl Publisher {
 
     pub(crate) fn clock(&self, now: i64) -> PgTimestamp {
         PgTimestamp(now + self.offset)
+    }
+
+    /// That of its standby.
+    pub(crate) fn standby_clock(&self, now: i64) -> PgTimestamp {
+        PgTimestamp(self.clock(now).0 + self.standby_ahead)
+    }
+
+    fn is_worker(&self, session: usize) -> bool {
+        session >= self.phases.len() - self.workers
+    }
+
+    /// Its transaction stays open.
+    fn is_asleep(&self, session: usize) -> bool {
+        session < self.sleepers || self.is_worker(session) && self.has_open_streams
     }
 
     /// `pg_current_wal_insert_lsn()`.
@@ -185,12 +214,13 @@ impl Publisher {
     ) -> i64 {
         let clock = now + self.offset;
         checker.clock(PgTimestamp(clock));
+        let is_worker = self.is_worker(session);
         let (next, wait) = match self.phases[session] {
-            Phase::Idle => self.begin(clock, random),
+            Phase::Idle => self.begin(is_worker, clock, random),
             Phase::Statement { xid, begun, next } => match next {
                 Next::Between => (Phase::Between { xid }, random.random_range(1..1500) * MS),
                 Next::Commit => (
-                    Phase::InCommit { xid, begun, update: take_time(clock, random, checker) },
+                    Phase::InCommit { xid, begun, update: take_time(is_worker, clock, random, checker) },
                     commit(random),
                 ),
                 Next::Abort => {
@@ -199,12 +229,13 @@ impl Publisher {
                 }
                 Next::Prepare => {
                     let end = self.write(random);
-                    self.prepared.push(Prepared { xid, is_dormant: random.random_bool(0.2), end });
+                    let is_dormant = random.random_bool(0.2);
+                    self.prepared.push(Prepared { xid, is_dormant, is_forwarded: is_worker, end });
                     (Phase::Idle, pause(random))
                 }
             },
             // Its client never comes back.
-            asleep @ Phase::Between { .. } if session < self.sleepers => (asleep, SECOND),
+            asleep @ Phase::Between { .. } if self.is_asleep(session) => (asleep, SECOND),
             Phase::Between { xid } => {
                 let next = match random.random_range(0..10) {
                     0 => Next::Abort,
@@ -223,7 +254,7 @@ impl Publisher {
                 (Phase::Idle, pause(random))
             }
             Phase::Finishing { of, begun } => (
-                Phase::FinishInCommit { of, begun, update: take_time(clock, random, checker) },
+                Phase::FinishInCommit { of, begun, update: take_time(is_worker, clock, random, checker) },
                 commit(random),
             ),
             Phase::FinishInCommit { of, begun, update } => {
@@ -242,12 +273,15 @@ impl Publisher {
     }
 
     /// What an idle session does next.
-    fn begin(&mut self, clock: i64, random: &mut StdRng) -> (Phase, i64) {
+    fn begin(&mut self, is_worker: bool, clock: i64, random: &mut StdRng) -> (Phase, i64) {
         if self.is_quiet {
             return (Phase::Idle, SECOND);
         }
         let busy: Vec<u32> = self.phases.iter().filter_map(finishes).collect();
+        // A worker commits what a worker prepared; a client may commit anything.
+        let is_theirs = |of: &&Prepared| of.is_forwarded || !is_worker;
         let free = self.prepared.iter().filter(|of| !of.is_dormant && of.end <= self.flushed);
+        let free = free.filter(is_theirs);
         let free = free.map(|of| of.xid).find(|xid| !busy.contains(xid));
         if let Some(of) = free.filter(|_| random.random_bool(0.5)) {
             return (Phase::Finishing { of, begun: clock }, statement(random));
@@ -287,8 +321,16 @@ impl Publisher {
     /// What `pg_stat_activity` shows, and whether it may be a COMMIT PREPARED.
     pub(crate) fn activity(&self) -> Vec<(Seen, bool)> {
         let seen = |(pid, phase): (u32, &Phase)| {
-            let doing = if self.can_see { self.doing(phase) } else { Doing::Unknown };
-            let may_finish = if self.can_see { finishes(phase).is_some() } else { holds(phase).is_none() };
+            let doing = match (self.can_see, self.is_worker(pid as usize)) {
+                (false, _) => Doing::Unknown,
+                (true, true) => Doing::Applying,
+                (true, false) => self.doing(phase),
+            };
+            let may_finish = match doing {
+                Doing::Applying => false,
+                _ if self.can_see => finishes(phase).is_some(),
+                _ => holds(phase).is_none(),
+            };
             (Seen { pid, doing }, may_finish)
         };
         (0..).zip(&self.phases).map(seen).collect()
@@ -321,9 +363,8 @@ impl Publisher {
     pub(crate) fn fail_over(&mut self, random: &mut StdRng, checker: &mut Checker) {
         self.lose(self.standby, checker);
         self.id.timeline += 1;
-        // Rarely the standby's clock is behind, which voids what was concluded.
-        let back = random.random_bool(0.1);
-        self.offset += if back { random.random_range(-400..0) } else { random.random_range(0..400) } * MS;
+        self.offset += self.standby_ahead;
+        self.standby_ahead = ahead(random);
         self.is_standby_up = true;
     }
 
@@ -374,12 +415,25 @@ fn finishes(phase: &Phase) -> Option<u32> {
     }
 }
 
-/// Takes the time of a commit. Some transactions were forwarded and have another server's time.
-fn take_time(clock: i64, random: &mut StdRng, checker: &mut Checker) -> Update {
+/// Takes the time of a commit. A transaction that was forwarded has the third server's time: that
+/// of a worker, and that of a client which has set up an origin.
+fn take_time(is_worker: bool, clock: i64, random: &mut StdRng, checker: &mut Checker) -> Update {
     let row = random.random_range(0..ROWS);
-    let is_forwarded = random.random_bool(0.05);
-    let back = if is_forwarded { random.random_range(0..5 * SECOND) } else { 0 };
+    let is_forwarded = is_worker || random.random_bool(0.05);
+    let back = match is_forwarded {
+        // The third server was cut off for a while.
+        true if random.random_bool(0.1) => random.random_range(0..20 * SECOND),
+        true => random.random_range(-SECOND..5 * SECOND),
+        false => 0,
+    };
     checker.takes_time(row, PgTimestamp(clock - back), is_forwarded)
+}
+
+/// How far a standby's clock is ahead. Rarely it is behind; a failover then voids what was
+/// concluded.
+fn ahead(random: &mut StdRng) -> i64 {
+    let is_behind = random.random_bool(0.1);
+    MS * if is_behind { random.random_range(-400..0) } else { random.random_range(0..400) }
 }
 
 fn statement(random: &mut StdRng) -> i64 {

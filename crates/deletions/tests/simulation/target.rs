@@ -3,7 +3,7 @@
 //!
 //! Each update finds its row missing, so that each asks.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use base::{Lsn, PgTimestamp, Xid};
 use deletions::{Kind, Tombstone};
@@ -73,6 +73,12 @@ pub(crate) struct Pipeline {
     pub(crate) is_known: bool,
     /// The record that waits for an answer, and what capture must pass.
     pub(crate) blocked: Option<(Record, Lsn)>,
+    /// `commit_order = relaxed`: a transaction may commit before an earlier one.
+    is_relaxed: bool,
+    /// Records that are applied later than those behind them.
+    pub(crate) late: VecDeque<Record>,
+    /// Where the records end that were applied before an earlier one.
+    ahead: BTreeSet<u64>,
     /// Records of a table whose copy is not finished.
     pub(crate) joining: VecDeque<Record>,
     /// Records behind `flushed` that are not reported as durable.
@@ -80,7 +86,12 @@ pub(crate) struct Pipeline {
 }
 
 impl Pipeline {
-    pub(crate) fn new((part, parts): (u64, u64), position: u64, is_known: bool) -> Pipeline {
+    pub(crate) fn new(
+        (part, parts): (u64, u64),
+        position: u64,
+        is_known: bool,
+        is_relaxed: bool,
+    ) -> Pipeline {
         Pipeline {
             part,
             parts,
@@ -89,6 +100,9 @@ impl Pipeline {
             flushed: position,
             is_known,
             blocked: None,
+            is_relaxed,
+            late: VecDeque::new(),
+            ahead: BTreeSet::new(),
             joining: VecDeque::new(),
             undurable: VecDeque::new(),
         }
@@ -98,11 +112,37 @@ impl Pipeline {
         row % self.parts == self.part
     }
 
+    /// Whether a record is left for later. It is the next one.
+    pub(crate) fn is_left(&self, random: &mut StdRng) -> bool {
+        self.is_relaxed && self.late.len() < 4 && random.random_bool(0.1)
+    }
+
+    /// Whether the target has a record already, which comes again.
+    pub(crate) fn is_done(&self, record: &Record) -> bool {
+        self.ahead.contains(&record.end)
+    }
+
+    /// The target flushes everything; returns what is durable now.
+    pub(crate) fn flush(&mut self) -> Vec<Record> {
+        let done: Vec<Record> = self.undurable.drain(..).collect();
+        self.ahead.extend(done.iter().map(|record| record.end));
+        let missing = self.late.iter().map(|record| record.end - 1).min();
+        self.flushed = missing.map_or(self.applied, |missing| missing.min(self.applied));
+        self.ahead.retain(|end| *end > self.flushed);
+        done
+    }
+
+    /// The last position up to which anything is flushed.
+    pub(crate) fn flushed_last(&self) -> u64 {
+        self.ahead.last().copied().unwrap_or_default().max(self.flushed)
+    }
+
     /// The target crashes: what it had not flushed comes again.
     pub(crate) fn crash(&mut self) {
         let flushed = self.flushed;
         self.applied = flushed;
         self.blocked = None;
+        self.late.clear();
         self.joining.retain(|record| record.end <= flushed);
         self.undurable.retain(|record| record.end <= flushed);
     }

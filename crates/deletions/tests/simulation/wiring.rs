@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{Lsn, PgTimestamp, Xid};
 use deletions::{
     Activity, Ask, By, Candidate, Doing, Holder, Horizon, HorizonEvent as Told, Publisher, Reply, Session,
-    Settings,
+    Settings, Tombstone,
 };
 use rand::Rng;
 
@@ -38,6 +38,10 @@ pub(crate) struct Wiring {
     locks: Vec<(Xid, Option<u32>)>,
     sessions: Vec<(Session, bool)>,
     position: Lsn,
+    /// The connection ends at the publisher's standby.
+    pub(crate) is_on_standby: bool,
+    /// Of sabotage: the greatest clock that was read.
+    greatest_clock: PgTimestamp,
     /// Of sabotage: what was read too early.
     early_position: Lsn,
 }
@@ -68,13 +72,15 @@ impl Wiring {
             locks: Vec::new(),
             sessions: Vec::new(),
             position: Lsn::INVALID,
+            is_on_standby: false,
+            greatest_clock: PgTimestamp(i64::MIN),
             early_position: Lsn::INVALID,
         }
     }
 
     pub(crate) fn restart(&mut self, duration_max: Option<Duration>, now: i64) {
-        let connection = self.connection + 1;
-        *self = Wiring { connection, ..Wiring::new(duration_max, now) };
+        let (connection, is_on_standby) = (self.connection + 1, self.is_on_standby);
+        *self = Wiring { connection, is_on_standby, ..Wiring::new(duration_max, now) };
     }
 }
 
@@ -94,8 +100,11 @@ impl World {
     pub(crate) fn told_flushed(&mut self) {
         let known = self.pipelines.iter().filter(|pipeline| pipeline.is_known);
         let is_applied_enough = self.is(Sabotage::AppliedForFlushed);
+        let are_gaps_ignored = self.is(Sabotage::GapsIgnored);
         let flushed = |pipeline: &crate::target::Pipeline| match is_applied_enough {
             true => pipeline.applied,
+            // What is durable, whatever is missing before it.
+            false if are_gaps_ignored => pipeline.flushed_last(),
             false => pipeline.flushed,
         };
         let Some(least) = known.map(flushed).min() else { return };
@@ -123,7 +132,11 @@ impl World {
         self.wiring.asked = Some(question.number);
         match question.ask {
             Ask::Candidate => {
-                let reply = Reply::Candidate(self.memory.candidate());
+                let candidate = self.candidate();
+                if candidate.is_some() {
+                    self.checker.begins_round();
+                }
+                let reply = Reply::Candidate(candidate);
                 self.wiring.horizon.answer(question.number, reply, moment(self.now));
                 self.drive();
             }
@@ -131,6 +144,20 @@ impl World {
             Ask::Position => self.soon(Step::Position(question.number)),
             Ask::Wait(_) | Ask::Flushed(_) => {}
         }
+    }
+
+    fn candidate(&self) -> Option<Candidate> {
+        let candidate = self.memory.candidate()?;
+        let up_to = |(_, tombstone): &&(u64, Tombstone)| tombstone.lsn <= candidate.lsn;
+        let time = match self.sabotage {
+            Some(Sabotage::LastTime) => {
+                let last = self.target.deletions.iter().rfind(up_to);
+                last.map_or(candidate.time, |(_, tombstone)| tombstone.time)
+            }
+            Some(Sabotage::ClockOfTarget) => self.target.clock(self.now),
+            _ => candidate.time,
+        };
+        Some(Candidate { time, ..candidate })
     }
 
     fn ask_activity(&mut self, number: u64) {
@@ -174,7 +201,7 @@ impl World {
             }
             Step::Locks(number, is_second) => {
                 let below_xmax = self.is(Sabotage::SnapshotForLocks);
-                self.wiring.locks = match self.is(Sabotage::StandbyAsked) {
+                self.wiring.locks = match self.is(Sabotage::LocksOfStandby) {
                     true => Vec::new(),
                     false => self.publisher.locks(below_xmax),
                 };
@@ -207,14 +234,23 @@ impl World {
     /// Who answers; an engine that does not notice a failover says that it is the same as ever.
     fn who(&self) -> Publisher {
         let timeline = if self.is(Sabotage::LossNotTold) { 1 } else { self.publisher.id.timeline };
-        Publisher { timeline, ..self.publisher.id }
+        Publisher { timeline, is_primary: !self.wiring.is_on_standby, ..self.publisher.id }
     }
 
     fn read_clock(&mut self) {
         let clock = self.publisher.clock(self.now);
-        self.checker.clock(clock);
-        let is_ahead = self.is(Sabotage::ClockNotAwaited);
-        self.wiring.clock = if is_ahead { PgTimestamp(i64::MAX) } else { clock };
+        let standby_clock = self.publisher.standby_clock(self.now);
+        if !self.wiring.is_on_standby {
+            self.checker.reads(clock);
+        }
+        self.wiring.greatest_clock = self.wiring.greatest_clock.max(clock);
+        self.wiring.clock = match self.sabotage {
+            Some(Sabotage::ClockNotAwaited) => PgTimestamp(i64::MAX),
+            Some(Sabotage::ClockNeverBack) => self.wiring.greatest_clock,
+            Some(Sabotage::ClockOfStandby) => standby_clock,
+            _ if self.wiring.is_on_standby => standby_clock,
+            _ => clock,
+        };
         self.wiring.publisher = Some(self.who());
         if self.is(Sabotage::SessionsBeforeClock) {
             // The answer's clock is later than its sessions.
@@ -228,7 +264,7 @@ impl World {
         self.wiring.publisher = Some(self.who());
         self.wiring.position = match self.sabotage {
             Some(Sabotage::PositionEarly) => self.wiring.early_position,
-            Some(Sabotage::StandbyAsked) => Lsn::new(self.publisher.standby),
+            Some(Sabotage::PositionOfStandby) => Lsn::new(self.publisher.standby),
             // Behind the end of the last record.
             Some(Sabotage::PositionNotNormal) => Lsn::new(insert.as_u64() + 8),
             _ => insert,
@@ -242,7 +278,8 @@ impl World {
         let doing = |doing: Doing| match (sabotage, doing) {
             (Some(Sabotage::StatementsAreNew), Doing::Statement { .. }) => Doing::Statement { begun: clock },
             (Some(Sabotage::StandbyWaitsAreCommits), Doing::WaitingForStandby)
-            | (Some(Sabotage::SleepersAreCommits), Doing::BetweenStatements) => Doing::Unknown,
+            | (Some(Sabotage::SleepersAreCommits), Doing::BetweenStatements)
+            | (Some(Sabotage::WorkersAreCommits), Doing::Applying) => Doing::Unknown,
             (_, doing) => doing,
         };
         let sessions = std::mem::take(&mut self.wiring.sessions);
@@ -258,6 +295,10 @@ impl World {
             sessions.iter().filter(|(_, may_finish)| *may_finish).map(|(session, _)| *session).collect();
         match sabotage {
             Some(Sabotage::FinishersIgnored) => finishers.clear(),
+            Some(Sabotage::WorkersMayFinish) => {
+                let workers = sessions.iter().filter(|(session, _)| session.doing == Doing::Applying);
+                finishers.extend(workers.map(|(worker, _)| Session { doing: Doing::Unknown, ..*worker }));
+            }
             Some(Sabotage::DormantAreCommits) => finishers.push(Session { pid: 999, doing: Doing::Unknown }),
             _ => {}
         }

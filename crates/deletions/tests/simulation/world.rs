@@ -15,7 +15,7 @@ use deletions::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::check::Checker;
+use crate::check::{Checker, Excuse};
 use crate::disk::SimDisks;
 use crate::publisher::{Publisher, Record};
 use crate::sabotage::Sabotage;
@@ -45,6 +45,8 @@ pub(crate) enum Event {
     Commit,
     Receive(usize),
     Apply(usize),
+    /// What was left is applied.
+    ApplyLate(usize),
     Flush(usize),
     JoinBegins,
     JoinEnds,
@@ -55,6 +57,11 @@ pub(crate) enum Event {
     TargetCrashes,
     ProcessCrashes,
     ClockSteps,
+    /// The WAL is gone that capture would have read next.
+    CaptureLosesWal,
+    /// The connection to the publisher ends at its standby, or at the primary again.
+    AsksStandby,
+    AsksPrimary,
     /// Of the machine; with the number of the connection that it asks on.
     Machine(u64, crate::wiring::Step),
 }
@@ -76,6 +83,8 @@ pub(crate) struct World {
     pub(crate) is_joining: bool,
     /// The publisher may fail over, so that nothing is applied that its standby does not have.
     has_failovers: bool,
+    /// The target's WAL up to here is gone for capture.
+    lost_up_to: Lsn,
     /// Records that were given to pipelines.
     routed: usize,
     is_wild: bool,
@@ -109,7 +118,8 @@ impl World {
         let (memory, _) = Memory::open_on(disks.disks(), server(), bounds).unwrap();
         let (publisher, target) = (Publisher::new(&mut random), Target::new(&mut random));
         let parts = random.random_range(1..3);
-        let pipelines = vec![Pipeline::new((0, parts), publisher.flushed, true)];
+        let is_relaxed = random.random_bool(0.5);
+        let pipelines = vec![Pipeline::new((0, parts), publisher.flushed, true, is_relaxed)];
         let has_failovers = random.random_bool(0.5);
         let mut world = World {
             now: 0,
@@ -126,12 +136,13 @@ impl World {
             checker: Checker::new(duration_max.is_some()),
             is_joining: false,
             has_failovers,
+            lost_up_to: Lsn::INVALID,
             routed: 0,
             is_wild: true,
             random,
         };
-        world.checker.begun = world.target.clock(0);
-        world.memory.begin(world.target.flush(), world.checker.begun);
+        let from = world.target.flush();
+        world.captures_from(from);
         world.start(parts > 1);
         world
     }
@@ -139,7 +150,8 @@ impl World {
     fn start(&mut self, has_second_pipeline: bool) {
         (0..self.publisher.sessions()).for_each(|session| self.after(MS, Event::Session(session)));
         use Event::{
-            Apply, Capture, Commit, Delete, Flush, PublisherFlushes, Receive, StandbyFollows, TargetFlushes,
+            Apply, ApplyLate, Capture, Commit, Delete, Flush, PublisherFlushes, Receive, StandbyFollows,
+            TargetFlushes,
         };
         for event in [
             PublisherFlushes,
@@ -150,6 +162,7 @@ impl World {
             Commit,
             Receive(0),
             Apply(0),
+            ApplyLate(0),
             Flush(0),
         ] {
             self.after(MS, event);
@@ -161,6 +174,8 @@ impl World {
             (Event::TargetCrashes, 6),
             (Event::ProcessCrashes, 10),
             (Event::ClockSteps, 6),
+            (Event::CaptureLosesWal, 20),
+            (Event::AsksStandby, 12),
         ];
         for (event, seconds) in rare {
             self.within(seconds, event);
@@ -291,6 +306,10 @@ impl World {
                 let is_slow = self.is_wild && self.random.random_bool(0.02);
                 self.again(event, if is_slow { 2000 } else { 8 });
             }
+            Event::ApplyLate(of) => {
+                self.apply_late(of);
+                self.again(event, 200);
+            }
             Event::Flush(of) => {
                 self.flush(of);
                 self.again(event, 150);
@@ -298,7 +317,7 @@ impl World {
             Event::Machine(connection, step) => self.machine(connection, step),
             _ if self.is_wild => self.disturb(event),
             // What began comes to its end.
-            Event::JoinEnds | Event::PipelineIsKnown => self.disturb(event),
+            Event::JoinEnds | Event::PipelineIsKnown | Event::AsksPrimary => self.disturb(event),
             _ => {}
         }
     }
@@ -338,15 +357,53 @@ impl World {
                 self.within(10, event);
             }
             Event::ClockSteps => {
-                self.checker.clock(self.publisher.clock(self.now));
-                let is_back = self.random.random_bool(0.15);
-                let step = if is_back { -300 * MS } else { 300 * MS };
-                self.publisher.offset += self.random.random_range(step.min(0)..=step.max(0));
-                self.target.offset += self.random.random_range(-300 * MS..=300 * MS);
+                self.clocks_step();
                 self.within(6, event);
             }
+            Event::CaptureLosesWal => {
+                self.lost_up_to = self.target.flush();
+                self.captures_from(self.lost_up_to);
+                self.within(20, event);
+            }
+            Event::AsksStandby => {
+                self.asks(true);
+                self.after(2 * SECOND, Event::AsksPrimary);
+                self.within(12, event);
+            }
+            Event::AsksPrimary => self.asks(false),
             _ => {}
         }
+    }
+
+    /// Most steps are small ones. Others set both clocks anew, many of them back.
+    fn clocks_step(&mut self) {
+        self.checker.clock(self.publisher.clock(self.now));
+        let random = &mut self.random;
+        if random.random_bool(0.3) {
+            self.publisher.offset = random.random_range(-4 * SECOND..4 * SECOND);
+            self.target.offset = random.random_range(-2 * SECOND..2 * SECOND);
+        } else {
+            let step = if random.random_bool(0.15) { -300 * MS } else { 300 * MS };
+            self.publisher.offset += random.random_range(step.min(0)..=step.max(0));
+            self.target.offset += random.random_range(-300 * MS..=300 * MS);
+        }
+    }
+
+    /// Where the next connection to the publisher ends.
+    fn asks(&mut self, standby: bool) {
+        self.wiring.is_on_standby = standby;
+        self.wiring.connection += 1;
+        self.tell(Told::Dropped(Dropped::Reconnected));
+    }
+
+    /// Capture goes on at `from`, and with it the answers. What it has not read until there is not
+    /// known.
+    fn captures_from(&mut self, from: Lsn) {
+        let (clock, captured) = (self.target.clock(self.now), self.memory.captured());
+        if captured < from {
+            self.checker.captures_from((from, clock), captured, &self.target.deletions);
+        }
+        self.memory.begin(from, clock);
     }
 
     /// Routes new records: what no pipeline has yet, its copy will.
@@ -410,8 +467,9 @@ impl World {
         } else {
             self.within(3, Event::PipelineIsKnown);
         }
-        self.pipelines.push(Pipeline::new((1, 2), self.publisher.flushed, is_told));
-        for event in [Event::Receive(1), Event::Apply(1), Event::Flush(1)] {
+        let is_relaxed = self.random.random_bool(0.5);
+        self.pipelines.push(Pipeline::new((1, 2), self.publisher.flushed, is_told, is_relaxed));
+        for event in [Event::Receive(1), Event::Apply(1), Event::ApplyLate(1), Event::Flush(1)] {
             self.after(self.random.clone().random_range(0..SECOND), event);
         }
     }
@@ -427,14 +485,11 @@ impl World {
         let (memory, opened) = Memory::open_on(self.disks.disks(), server(), self.bounds).unwrap();
         self.memory = memory;
         let from = match opened {
-            Opened::Resumed { captured, .. } => captured,
-            _ => {
-                // It had not committed: capture begins here.
-                self.checker.begun = self.target.clock(self.now);
-                Lsn::new(self.target.flushed)
-            }
+            Opened::Resumed { captured, .. } => captured.max(self.lost_up_to),
+            // It had not committed: capture begins here.
+            _ => Lsn::new(self.target.flushed),
         };
-        self.memory.begin(from, self.target.clock(self.now));
+        self.captures_from(from);
         self.wiring.restart(self.bounds.duration_max, self.now);
         self.pipelines.iter_mut().for_each(|pipeline| pipeline.blocked = None);
     }
@@ -478,7 +533,8 @@ impl World {
         let pipeline = &mut self.pipelines[of];
         let records = &self.publisher.records;
         let from = records.partition_point(|record| record.end <= pipeline.applied);
-        let next = records[from..].iter().find(|record| pipeline.has(record.row));
+        let is_next = |record: &&Record| pipeline.has(record.row) && !pipeline.is_done(record);
+        let next = records[from..].iter().find(is_next);
         let Some(record) = next.copied().filter(|record| record.end <= pipeline.received) else {
             pipeline.applied = pipeline.applied.max(pipeline.received);
             return;
@@ -486,14 +542,38 @@ impl World {
         if self.is_joining && is_copied(record.row) {
             pipeline.joining.push_back(record);
             pipeline.applied = record.end;
+        } else if pipeline.is_left(&mut self.random) {
+            pipeline.late.push_back(record);
+            pipeline.applied = record.end;
         } else {
             pipeline.blocked = Some((record, self.target.flush()));
         }
     }
 
+    /// One that was left, after those that came behind it. A copy of its table has it.
+    fn apply_late(&mut self, of: usize) {
+        let Some(record) = self.pipelines[of].late.pop_front() else { return };
+        if self.is_joining && is_copied(record.row) {
+            self.pipelines[of].joining.push_back(record);
+            return;
+        }
+        let fence = self.target.flush();
+        self.capture_up_to(fence);
+        self.answer(record, fence);
+        self.pipelines[of].undurable.push_back(record);
+    }
+
     fn answer(&mut self, record: Record, fence: Lsn) {
         let (row, time) = self.checker.row(record.update);
-        let answer = self.memory.look_up(&key(row), Miss { time, fence }).unwrap();
+        let mut answer = self.memory.look_up(&key(row), Miss { time, fence }).unwrap();
+        let is_unsaid = match self.checker.excuse(record.update) {
+            Some(Excuse::Forwarded) => self.is(Sabotage::ForwardedNotSaid),
+            Some(Excuse::SetBack) => self.is(Sabotage::SetBackNotSaid),
+            None => false,
+        };
+        if let Answer::NotSeen { may_be_forgotten } = &mut answer {
+            *may_be_forgotten &= !is_unsaid;
+        }
         if answer == Answer::NotYet {
             self.checker.fail(format!("capture is at {}, and not past {fence}", self.memory.captured()));
         }
@@ -501,9 +581,8 @@ impl World {
     }
 
     fn flush(&mut self, of: usize) {
-        let pipeline = &mut self.pipelines[of];
-        pipeline.flushed = pipeline.applied;
-        pipeline.undurable.drain(..).for_each(|record| self.checker.durable(record.update));
+        let durable = self.pipelines[of].flush();
+        durable.iter().for_each(|record| self.checker.durable(record.update));
         self.told_flushed();
     }
 }

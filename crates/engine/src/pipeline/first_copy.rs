@@ -181,14 +181,15 @@ impl Attempt<'_> {
         tables.map(job).collect()
     }
 
-    /// Copies tables under one snapshot. Ends when the target does: a worker that waits for rows of
-    /// the source writes nothing, and so would not notice.
+    /// Copies tables under one snapshot, once the target's clock allows it. Ends when the target
+    /// does: a worker that waits for rows of the source writes nothing, and so would not notice.
     async fn copy_while_target_lives(
         &self,
         ends: &Ends,
         exported: &Exported,
         jobs: Vec<CopyJob>,
     ) -> Result<Vec<TableName>, Error> {
+        self.pass_clock_of(&ends.source.session, ends.state.session()).await?;
         tokio::select! {
             // A worker's own error says more than the loss of a session beside it.
             biased;

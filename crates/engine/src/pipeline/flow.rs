@@ -66,6 +66,9 @@ impl Attempt<'_> {
         };
         let copied = furthest(&joined);
         let takes_part: Vec<TableKey> = joined.keys().cloned().collect();
+        if self.status.retention().is_some() {
+            self.status.set_target_started(retention::started(ends.state.session()).await?);
+        }
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
         self.status.set_backends(target.backends());
         let reached = target.reached();
@@ -84,6 +87,7 @@ impl Attempt<'_> {
         let (joins, join_requests) = apply::joins();
         let stopping = CancellationToken::new();
         let counters = Arc::clone(self.status.counters());
+        let metered = Arc::clone(&counters);
         let applying = apply::apply(
             target,
             apply::Feed { blocks: inputs, joins: join_requests, spool: Box::new(spool) },
@@ -95,7 +99,9 @@ impl Attempt<'_> {
         let flow = Flow {
             stream,
             beside,
-            applying: AbortOnDropHandle::new(tokio::spawn(applying)),
+            applying: AbortOnDropHandle::new(tokio::spawn(
+                async move { metered.plan_cpu.of(applying).await },
+            )),
             progress,
             state: ends.state,
             joins,
@@ -156,8 +162,9 @@ impl Flow {
         let refreshing = Refreshing::new(attempt, &self.state, self.joins.clone(), (self.kind, judge));
         let lost = self.state.session().ended();
         let (age, rows) = (attempt.settings.conflict_history_age, attempt.settings.conflict_history_rows);
+        let receiving = self.stream.run(&self.progress, &heard, &blocks, &stopping);
         tokio::select! {
-            ended = self.stream.run(&self.progress, &heard, &blocks, &stopping) => {
+            ended = attempt.status.receive_cpu().of(receiving) => {
                 // The applier refused a block, so it has an error to report.
                 ended?;
                 return Err(applier_end((&mut self.applying).await));

@@ -40,6 +40,21 @@ pub struct Failing {
     pub attempts: u64,
 }
 
+/// What the stages of a subscription have taken of this machine's processors since the process
+/// started, in microseconds. Copies and captured deletions are not among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StageTimes {
+    /// Receiving the stream.
+    pub receive: u64,
+    /// Decoding WAL; a share of it where one pass decodes for several subscriptions. 0 if the
+    /// source decodes.
+    pub decode: u64,
+    /// Putting transactions together, and planning statements.
+    pub plan: u64,
+    /// Executing statements, of all sessions.
+    pub write: u64,
+}
+
 /// Totals since the process started.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Totals {
@@ -64,6 +79,9 @@ pub struct Totals {
     /// Statements that took far too long, were cancelled and planned anew.
     #[serde(default)]
     pub replanned: u64,
+    /// CPU time of each stage, in microseconds.
+    #[serde(default)]
+    pub cpu_us: StageTimes,
     /// Chunks executed before their turn to commit.
     #[serde(default)]
     pub ahead: u64,
@@ -393,6 +411,12 @@ impl Status {
             rows_written: get(&counters.rows_written),
             replays: get(&counters.replays),
             replanned: get(&counters.replanned),
+            cpu_us: StageTimes {
+                receive: self.receive_cpu.micros(),
+                decode: self.decoded.cpu.micros(),
+                plan: counters.plan_cpu.micros(),
+                write: counters.write_cpu.micros(),
+            },
             ahead: get(&counters.ahead),
             ahead_void: get(&counters.ahead_void),
             out_of_order: get(&counters.out_of_order),

@@ -3,6 +3,7 @@
 use engine::{End, Finding, Report, Severity};
 use serde::Serialize;
 
+use crate::both_ways::directions;
 use crate::exit::Code;
 use crate::invocation::{complete, complete_json};
 use crate::subject::Subject;
@@ -19,9 +20,10 @@ struct Line<'a> {
 /// Checks all `subjects`; the exit code is the worst of theirs.
 pub(crate) async fn check(subjects: &[Subject], json: bool) -> anyhow::Result<Code> {
     let settings = subjects.iter().map(Subject::pipeline).collect::<anyhow::Result<Vec<_>>>()?;
+    let directions = directions(subjects);
     let mut worst = None;
-    for (position, settings) in settings.iter().enumerate() {
-        let report = engine::check(settings).await;
+    for (position, (settings, direction)) in settings.iter().zip(&directions).enumerate() {
+        let report = engine::check(settings, direction.as_ref()).await;
         worst = worst.max(report.worst());
         let subscription = settings.subscription.as_str();
         if json {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use engine::{Direction, Passes, Phase, Settings, Status, monitor};
+use engine::{CommitOrder, Direction, Passes, Phase, Settings, Status, monitor};
 use indicatif::MultiProgress;
 use operate::control::{Lock, Server};
 use operate::metrics;
@@ -130,6 +130,15 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
         settings.source.describe(),
         settings.target.describe()
     );
+    if settings.commit_order == CommitOrder::Relaxed
+        && settings.max_parallel_apply_workers_per_subscription == 1
+    {
+        tracing::warn!(
+            subscription = %name,
+            "commit_order = relaxed preserves the order, because one apply worker has nothing to overtake: set \
+             max_parallel_apply_workers_per_subscription to 2 or more"
+        );
+    }
     let ended = stop.child_token();
     let source = monitor::watch_source(Arc::clone(&settings), Arc::clone(&status), ended.clone());
     let target = monitor::watch_target(Arc::clone(&settings), Arc::clone(&status), ended.clone());

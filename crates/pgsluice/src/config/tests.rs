@@ -203,6 +203,40 @@ fn every_setting_can_be_set_everywhere() {
     }
 }
 
+/// `detect_update_deleted` is `retain_dead_tuples`.
+#[test]
+fn a_setting_with_two_names_is_given_by_one_of_them() {
+    let retains = |table: SettingsTable| table.conflicts.retain_dead_tuples == OnOff(true);
+    let alias = "PGSLUICE_DETECT_UPDATE_DELETED";
+    assert!(retains(one(&["--detect-update-deleted"], &[], None)));
+    assert!(retains(one(&[], &[(alias, "on")], None)));
+    assert!(retains(one(&[], &[], Some("detect_update_deleted = true"))));
+    let of_subscription = "detect_update_deleted = false\n[[subscription]]\nname = \"s\"\n";
+    let own = |line: &str| format!("{of_subscription}{line}\n");
+    assert!(retains(one(&[], &[], Some(&own("detect_update_deleted = true")))));
+    // A stronger place decides, whichever name it uses.
+    assert!(retains(one(&[], &[], Some(&own("retain_dead_tuples = true")))));
+    assert!(retains(one(&[], &[("PGSLUICE_RETAIN_DEAD_TUPLES", "on")], Some(of_subscription))));
+    assert!(!retains(one(&["--retain-dead-tuples", "off"], &[(alias, "on")], None)));
+    assert!(!retains(one(&["--detect-update-deleted=off"], &[], Some("retain_dead_tuples = true"))));
+    // In one place they could contradict each other.
+    let both = "[[subscription]]\nname = \"s\"\nretain_dead_tuples = true\ndetect_update_deleted = false";
+    for file in [both, "detect_update_deleted = true\nretain_dead_tuples = false"] {
+        let message = refused(&[], &[], Some(file));
+        for part in
+            ["pgsluice.toml, line ", "retain_dead_tuples", "detect_update_deleted", "give one of them"]
+        {
+            assert!(message.contains(part), "{file}: {message}");
+        }
+    }
+    let message = refused(&[], &[(alias, "on"), ("PGSLUICE_RETAIN_DEAD_TUPLES", "off")], None);
+    for part in [alias, "PGSLUICE_RETAIN_DEAD_TUPLES", "give one of them"] {
+        assert!(message.contains(part), "{message}");
+    }
+    let message = refused(&[], &[], Some("detect_update_delete = true"));
+    assert!(message.contains("did you mean \"detect_update_deleted\"?"), "{message}");
+}
+
 #[test]
 fn what_the_target_has_stored_is_weaker_than_all_but_the_default() {
     let stored = || BTreeMap::from([("batch_rows_max".to_owned(), vec![OsString::from("7")])]);

@@ -16,6 +16,7 @@ const USAGE: HeldBy = ("pgsluice usage", "a_wrong_command_line_ends_with_code_2_
 const SEVERAL: HeldBy = ("pgsluice usage", "several_subscriptions_want_a_choice_where_only_one_can_be_meant");
 const FILES: HeldBy = ("pgsluice", "what_is_wrong_in_a_file_is_named_with_its_place");
 const VALUES: HeldBy = ("pgsluice", "what_is_wrong_elsewhere_is_named_too");
+const NAMES: HeldBy = ("pgsluice", "a_setting_with_two_names_is_given_by_one_of_them");
 const RELAY: HeldBy = ("pgsluice relay", "what_a_relay_lacks_is_named");
 const ADOPT: HeldBy = ("pgsluice scenarios", "what_cannot_be_adopted_is_refused_and_left_as_it_is");
 
@@ -98,6 +99,17 @@ base::error_reference! {
         share one.",
         "Give one of them another `name`.",
         &[FILES],
+    ),
+    Failure::TwoNames { .. } => configuring(
+        "A setting under both of its names",
+        Failure::TwoNames {
+            place: at_line(7),
+            names: ["retain_dead_tuples", "detect_update_deleted"].map(str::to_owned),
+        },
+        "The file has the setting under two names, or the environment has both variables. They could \
+        contradict each other.",
+        "Remove `detect_update_deleted`, or the other name that the message has.",
+        &[NAMES],
     ),
     Failure::NotInFile { .. } => configuring(
         "A subscription that the file does not have",

@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use serde_json::Value;
-use testkit::{Pair, query, wait_for};
+use testkit::{Major, Pair, StopMode, query, wait_for};
 
-use crate::{BOUND, Ends, cured, each_major, told};
+use crate::{BOUND, Ends, Said, cured, each_major, told};
 
 #[test]
 fn two_databases_that_fit_and_that_do_not() {
@@ -17,6 +17,35 @@ fn two_databases_that_fit_and_that_do_not() {
         other_writers(&pair);
         locked_tables(&pair);
     });
+}
+
+/// A copy of the source's files that became a server of its own. Where commit times are equal,
+/// rules decide by system identifier and database.
+#[test]
+fn a_copy_of_the_source_is_no_other_node() {
+    let major = *Major::under_test().last().unwrap();
+    let mut pair = Pair::start(major, major).unwrap();
+    drop(Ends::new(&pair, "copied"));
+    pair.source
+        .sql("copied", "CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    let mut copy = pair.source.standby("copy").unwrap();
+    copy.start_again().unwrap();
+    copy.sql("postgres", "SELECT pg_promote()").unwrap();
+    wait_for("the promotion", BOUND, || Ok(copy.one("postgres", "SELECT pg_is_in_recovery()") == "f"))
+        .unwrap();
+    copy.sql("postgres", "ALTER SYSTEM SET track_commit_timestamp = on").unwrap();
+    copy.restart(StopMode::Fast).unwrap();
+    let ends = Ends { pair: &pair, db: "copied".to_owned(), role: None };
+    let check = |target: &str, rule: &str| ends.check(&["--target", target, "--conflict", rule]);
+    let same = copy.url("copied");
+    let said = check(&same, "insert_exists=last_update_wins");
+    said.expect(&told("cannot", "target", "database", "the server is a copy of the source's"));
+    assert_eq!(said.code, 2);
+    let is_told = |said: &Said| format!("{:#}", said.report).contains("a copy of the source's");
+    assert!(!is_told(&check(&same, "insert_exists=apply_remote")), "it looks at no time");
+    copy.sql("postgres", "ALTER DATABASE copied RENAME TO renamed").unwrap();
+    assert!(!is_told(&check(&copy.url("renamed"), "insert_exists=last_update_wins")));
 }
 
 /// What a careful operator has is found to be so, and nothing else.

@@ -6,6 +6,7 @@
 mod applier;
 mod ends;
 mod partitions;
+mod retention;
 mod rights;
 mod servers;
 mod tables;

@@ -8,37 +8,44 @@ use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 /// Rows as text; `None` is NULL.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
 
-/// How long one statement may take: longer than any lock a held process
-/// keeps, so that only a hang is cut short.
+/// How long one statement may take, and a connection: longer than any lock a held process keeps, so
+/// that only a hang is cut short.
 const STATEMENT_BOUND: Duration = Duration::from_secs(60);
 
 pub(crate) struct Conn {
     url: String,
     runtime: Runtime,
     client: Option<Client>,
+    bound: Duration,
 }
 
 impl Conn {
     pub(crate) fn new(url: String) -> Conn {
+        Conn::within(STATEMENT_BOUND, url)
+    }
+
+    /// A session that waits this long for an answer, also when it connects.
+    pub(crate) fn within(bound: Duration, url: String) -> Conn {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        Conn { url, runtime: runtime.expect("a runtime"), client: None }
+        Conn { url, runtime: runtime.expect("a runtime"), client: None, bound }
     }
 
     /// Runs `sql`; a lost connection is an error once, also one that was seen
     /// to be lost when the last answer came, and the next call connects again.
     pub(crate) fn run(&mut self, sql: &str) -> anyhow::Result<Rows> {
-        let Conn { url, runtime, client } = self;
+        let Conn { url, runtime, client, bound } = self;
         runtime.block_on(async {
             let open = match client.take() {
                 Some(open) if open.is_closed() => anyhow::bail!("the connection was lost"),
                 Some(open) => open,
                 None => {
-                    let (open, connection) = tokio_postgres::connect(url, NoTls).await?;
+                    let connected = tokio_postgres::connect(url, NoTls);
+                    let (open, connection) = tokio::time::timeout(*bound, connected).await??;
                     tokio::spawn(connection);
                     open
                 }
             };
-            let messages = tokio::time::timeout(STATEMENT_BOUND, open.simple_query(sql)).await?;
+            let messages = tokio::time::timeout(*bound, open.simple_query(sql)).await?;
             *client = Some(open);
             Ok(messages.map(rows)?)
         })

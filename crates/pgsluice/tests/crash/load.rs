@@ -65,9 +65,8 @@ pub(crate) const SCHEMA: &str = "
     CREATE TABLE annex (id int PRIMARY KEY, t text);
     CREATE TABLE shaped (id int8 PRIMARY KEY, n int8 NOT NULL, note text)";
 
-/// On the source only. `archive` and `annex` are what the first copy has to
-/// carry: long enough to be killed several times. `shaped` is written by who
-/// changes its columns ([`crate::ddl`]).
+/// On the source only. `shaped` is written by who changes its columns
+/// ([`crate::ddl`]).
 pub(crate) fn rows() -> String {
     format!(
         "INSERT INTO clock VALUES (1, 0);
@@ -76,11 +75,14 @@ pub(crate) fn rows() -> String {
          INSERT INTO saving SELECT i, {OPENING} FROM generate_series(0, 39) i;
          INSERT INTO churn SELECT i, i + 1 FROM generate_series(0, 149) i;
          INSERT INTO wide SELECT i, 0, repeat(md5(i::text), 200) FROM generate_series(0, 59) i;
-         INSERT INTO archive SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 200000) i;
-         INSERT INTO annex SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 40000) i;
          INSERT INTO shaped SELECT i, 0, 'row ' || i FROM generate_series(0, 99) i"
     )
 }
+
+/// On the source only, for a first copy: long enough to be killed several times.
+pub(crate) const LONG_ROWS: &str = "
+    INSERT INTO archive SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 200000) i;
+    INSERT INTO annex SELECT i, repeat(md5(i::text), 8) FROM generate_series(1, 40000) i";
 
 /// Writers until stopped.
 pub(crate) struct Load {

@@ -1,6 +1,8 @@
 //! Kills pgsluice, the target and the source at seeded random instants under load, and cuts
 //! connections. In the end both ends hold the same rows.
 //!
+//! Conflicts and deletion memory have a test of their own in [`conflicts`].
+//!
 //! Three checks show that the test means something:
 //! - The kills hit each phase of [`base::crash_phases::Phase`] at least [`HITS_MIN`] times. The
 //!   recorder shows the phase; the test does not guess.
@@ -20,6 +22,7 @@
 //! | `PGSLUICE_CRASH_ROUNDS`, `PGSLUICE_CRASH_MINUTES` | make the run longer, on each major |
 //! | `PGSLUICE_TEST_MAJORS`, `PGSLUICE_TEST_TURNS` | choose the servers |
 
+mod conflicts;
 mod conn;
 mod ddl;
 mod load;
@@ -29,6 +32,7 @@ mod strike;
 mod watch;
 mod world;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::crash_phases::Phase;
@@ -69,8 +73,15 @@ fn environment(name: &str) -> Option<u64> {
         .map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
 }
 
+/// Waits until no other test of this binary runs: each would be too slow for the other.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn both_ends_end_equal_whatever_is_killed() {
+    let _alone = alone();
     let seed = environment("PGSLUICE_CRASH_SEED").unwrap_or_else(|| rand::rng().random_range(0..1_000_000));
     for (number, major) in Major::in_turn().into_iter().enumerate() {
         let mut settings = matrix::chosen(seed, number);

@@ -16,10 +16,14 @@ use rand::rngs::StdRng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::HITS_MIN;
+use crate::conn::Conn;
 
 /// How long a phase is waited for. What never comes in this time under load
 /// counts as a miss.
 const PHASE_BOUND: Duration = Duration::from_secs(15);
+
+/// A server that does not answer for so long waits for a backend that is stopped.
+const ANSWER_BOUND: Duration = Duration::from_secs(3);
 
 /// What is ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,7 +152,17 @@ fn delay_max(phase: Phase) -> Duration {
 
 /// Returns a seeded while after `wanted` was seen; false if it never was.
 pub(crate) fn await_phase(recorder: &Recorder, wanted: Phase, random: &mut StdRng) -> bool {
-    let deadline = Instant::now() + PHASE_BOUND;
+    await_phase_for(recorder, wanted, PHASE_BOUND, random)
+}
+
+/// [`await_phase`] that waits for `bound` at most.
+pub(crate) fn await_phase_for(
+    recorder: &Recorder,
+    wanted: Phase,
+    bound: Duration,
+    random: &mut StdRng,
+) -> bool {
+    let deadline = Instant::now() + bound;
     let delay = delay_max(wanted).mul_f64(random.random_range(0.0..1.0));
     while Instant::now() < deadline {
         if recorder.read().is(wanted) {
@@ -190,9 +204,12 @@ pub(crate) fn freeze_in(recorder: &Recorder, wanted: Phase, pid: u32) -> bool {
     false
 }
 
-/// Stops `backend` in the middle of a COMMIT, so that it is certainly sent
-/// and unanswered; false if that did not succeed.
-pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
+/// Stops `backend` of `target` in the middle of a COMMIT, so that it is certainly sent and
+/// unanswered; false if that did not succeed.
+///
+/// A backend that is stopped while it has a lock of the whole server would hold up everybody, also
+/// this test. So the server must still answer.
+pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32, target: &str) -> bool {
     let deadline = Instant::now() + PHASE_BOUND;
     while Instant::now() < deadline {
         if !recorder.read().is(Phase::Commit) {
@@ -202,7 +219,9 @@ pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
         signal(backend, Signal::STOP);
         // Long enough for an answer that was under way to be read.
         std::thread::sleep(Duration::from_millis(5));
-        if recorder.read().is(Phase::Commit) && is_stopped(backend) {
+        let is_held = recorder.read().is(Phase::Commit) && is_stopped(backend);
+        let reads = "SELECT sum(n) FROM tally";
+        if is_held && Conn::within(ANSWER_BOUND, target.to_owned()).run(reads).is_ok() {
             return true;
         }
         signal(backend, Signal::CONT);
@@ -212,10 +231,17 @@ pub(crate) fn hold_in_commit(recorder: &Recorder, backend: u32) -> bool {
     false
 }
 
-/// Whether the process is there and was stopped by a signal.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+/// Whether the process is there and a signal has stopped all of its threads.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let stats = threads.filter_map(|thread| {
+        let thread = thread.ok()?;
+        // A thread that is gone has stopped, too.
+        std::fs::read_to_string(thread.path().join("stat")).ok()
+    });
+    let is_stopped = |stat: &String| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'));
+    let stats: Vec<String> = stats.collect();
+    !stats.is_empty() && stats.iter().all(is_stopped)
 }
 
 /// A process that is gone already is no error.

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use base::SubscriptionName;
+use engine::StatusSnapshot;
 use operate::control::{self, Request};
 use tokio::runtime::Runtime;
 
@@ -108,8 +109,13 @@ impl Claim {
     /// Whether the process claims that every state of the target is one of the source's. Without a
     /// process there is no claim.
     fn is_made(&self) -> bool {
+        self.status().is_some_and(|status| status.phase == "streaming")
+    }
+
+    /// The status; `None` while no process answers.
+    pub(crate) fn status(&self) -> Option<Box<StatusSnapshot>> {
         let answer = self.runtime.block_on(control::ask(&self.state_dir, &self.name, &Request::Status));
-        answer.ok().and_then(|answer| answer.status).is_some_and(|status| status.phase == "streaming")
+        answer.ok()?.status
     }
 }
 

@@ -68,7 +68,7 @@ impl World {
         let target = target.setting("wal_buffers", "32MB");
         let pair = Pair::with(source, target).expect("two clusters");
         pair.both("postgres", load::SCHEMA).expect("tables");
-        pair.source.sql("postgres", &load::rows()).expect("rows");
+        pair.source.sql("postgres", &format!("{}; {}", load::rows(), load::LONG_ROWS)).expect("rows");
         pair.source
             .sql("postgres", &format!("CREATE PUBLICATION p FOR TABLE {}", tables(settings).join(", ")))
             .expect("a publication");
@@ -265,7 +265,7 @@ impl World {
 
 /// The published tables. Where transactions may overtake, `clock` is left out, because it makes
 /// each transaction depend on the one before it.
-fn tables(settings: Combination) -> Vec<&'static str> {
+pub(crate) fn tables(settings: Combination) -> Vec<&'static str> {
     TABLES.into_iter().filter(|table| *table != "clock" || !settings.is_relaxed()).collect()
 }
 

@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 
 use testkit::{Cluster, Major, StopMode, assert_same_rows, wait_for};
 
+use crate::views::through;
 use crate::{BOUND, DB, Relaying, call, free_port, level, publisher, start};
+
+/// The first major whose slots can survive a failover.
+const FAILOVER_SINCE: Major = Major::V17;
 
 /// The publisher, its standby, and a relay that looks for whichever is the primary.
 struct Stage {
@@ -55,6 +59,46 @@ impl Stage {
             .unwrap_or_else(|error| panic!("{error}\n{}", self.relaying.sluice.stderr()));
     }
 
+    /// A slot that survives a failover of its server can be had only if nothing is sent that the
+    /// standbys lack.
+    fn failover_slots_are(&self, possible: bool) {
+        if self.subscriber.major() < FAILOVER_SINCE {
+            eprintln!("failover slots are not tested: {} has none", self.subscriber.major());
+            return;
+        }
+        let port = self.relaying.port;
+        let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
+        let subscribe = |failover: &str| {
+            let sql = format!(
+                "CREATE SUBSCRIPTION f CONNECTION '{place}' PUBLICATION p \
+                 WITH (enabled = false, copy_data = false, failover = {failover})"
+            );
+            self.subscriber.sql(DB, &sql)
+        };
+        let alter = |failover: &str| {
+            self.subscriber.sql(DB, &format!("ALTER SUBSCRIPTION f SET (failover = {failover})"))
+        };
+        let is_set =
+            || through(port, "sub", "SELECT failover FROM pg_replication_slots WHERE slot_name = 'f'");
+        let refusal = "the relay has failover slots only if synchronized_standby_slots is set";
+        if possible {
+            subscribe("true").unwrap();
+            assert_eq!(is_set(), "t");
+            alter("false").unwrap();
+            assert_eq!(is_set(), "f");
+            alter("true").unwrap();
+            assert_eq!(is_set(), "t");
+        } else {
+            let refused = subscribe("true").unwrap_err();
+            assert!(format!("{refused:#}").contains(refusal), "{refused:#}");
+            subscribe("false").unwrap();
+            let refused = alter("true").unwrap_err();
+            assert!(format!("{refused:#}").contains(refusal), "{refused:#}");
+            assert_eq!(is_set(), "f");
+        }
+        self.subscriber.sql(DB, "DROP SUBSCRIPTION f").unwrap();
+    }
+
     /// The publisher is gone, and the standby takes its place.
     fn fail_over(&mut self) {
         self.publisher.kill9();
@@ -71,6 +115,7 @@ fn w3_what_the_standby_lacks_is_sent_to_nobody_and_every_subscriber_follows() {
     let major = Major::in_turn()[0];
     let dir = tempfile::tempdir().unwrap();
     let mut stage = Stage::new(major, dir.path(), "synchronized_standby_slots = ['standby']\n");
+    stage.failover_slots_are(true);
     stage.standby_is_level();
     stage.standby.stop(StopMode::Immediate).unwrap();
     stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('only here'); SELECT pg_switch_wal()").unwrap();
@@ -101,6 +146,7 @@ fn l2_a_subscriber_that_has_more_than_the_standby_is_refused_and_others_follow()
     let mut stage = Stage::new(major, dir.path(), "");
     let place = format!("host=127.0.0.1 port={} user=sub password=geheim dbname={DB}", stage.relaying.port);
     let slots = |args: &[&str]| call(&[&["slots"], args, &["--relay", &place]].concat(), "").expect_success();
+    stage.failover_slots_are(false);
     // One that has seen nothing of it.
     slots(&["create", "waits"]);
     stage.standby_is_level();

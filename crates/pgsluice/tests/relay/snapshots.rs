@@ -6,12 +6,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use base::Lsn;
 use client::{ConnInfo, Replication, Wire};
-use testkit::{Cluster, Major};
+use testkit::{Cluster, Major, wait_for};
 
-use crate::{DB, Served};
+use crate::{BOUND, DB, Served};
 
 /// Slots that are made while clients write.
 const SLOTS: usize = 12;
@@ -85,4 +86,46 @@ fn l1_a_snapshot_sees_all_commits_before_the_slots_point_and_no_other() {
         }
         assert!(sizes.len() > SLOTS / 2, "nobody wrote meanwhile: {sizes:?}");
     });
+}
+
+/// Each takes a slot of the publisher for a moment. That moment lasts as long as a transaction that
+/// was open before.
+#[test]
+fn slots_that_are_made_together_take_few_of_the_publishers() {
+    let major = *Major::under_test().last().unwrap();
+    let served = Served::on(major);
+    let publisher = &served.publisher;
+    publisher.sql(DB, "CREATE TABLE ledger (id serial PRIMARY KEY); GRANT SELECT ON ledger TO sub").unwrap();
+    let place = ConnInfo::parse(&served.place()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    // The relay knows the database's catalogs afterwards.
+    runtime.block_on(seen(&place, major, 0));
+    let open = runtime.block_on(async {
+        let (session, connection) =
+            tokio_postgres::connect(&publisher.url(DB), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        session.batch_execute("BEGIN; INSERT INTO ledger DEFAULT VALUES").await.unwrap();
+        session
+    });
+    let making: Vec<_> = (1..=6)
+        .map(|number| {
+            let place = place.clone();
+            runtime.spawn(async move { seen(&place, major, number).await })
+        })
+        .collect();
+    let count = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pgsluice\\_relay\\_%'";
+    wait_for("slots that are being made", BOUND, || Ok(publisher.one(DB, count) == "4")).unwrap();
+    for _ in 0..20 {
+        assert_eq!(publisher.one(DB, count), "4");
+        // Only time can show that there come no more.
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    runtime.block_on(async {
+        open.batch_execute("COMMIT").await.unwrap();
+        for made in making {
+            let (_, ids) = made.await.unwrap();
+            assert_eq!(ids.len(), 1, "all of them were made behind the transaction");
+        }
+    });
+    assert_eq!(publisher.one(DB, count), "0");
 }

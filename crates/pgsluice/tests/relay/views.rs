@@ -8,7 +8,7 @@ use crate::{BOUND, DB, Served, call, configure, free_port, level, publisher, sig
 use rustix::process::Signal;
 
 /// One value through the relay.
-fn through(port: u16, user: &str, sql: &str) -> String {
+pub(crate) fn through(port: u16, user: &str, sql: &str) -> String {
     let url = format!("postgres://{user}:geheim@127.0.0.1:{port}/{DB}");
     let rows = testkit::query(&url, sql).unwrap_or_else(|error| panic!("{sql}: {error:#}"));
     rows[0][0].clone().unwrap_or_default()

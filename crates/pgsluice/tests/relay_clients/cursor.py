@@ -2,7 +2,8 @@
 
 The task is a JSON object in the first argument: dsn, do (create, follow or drop), slot, and for
 follow also options, until and, with a new slot, create. `until` is a position; follow ends when
-everything before it has come, and has confirmed it then. Without one it ends with a message.
+everything before it has come, and has confirmed it then. Without one it ends with a message. A
+quiet one wants no warnings.
 """
 
 import json
@@ -21,7 +22,7 @@ def lsn(text):
 def follow(cursor, task):
     until = lsn(task["until"]) if task["until"] else None
     cursor.start_replication(slot_name=task["slot"], options=task["options"], decode=False, status_interval=1)
-    print(json.dumps({"streams": True}), flush=True)
+    print(json.dumps({"streams": True, "notices": cursor.connection.notices}), flush=True)
     while True:
         message = cursor.read_message()
         if message is not None:
@@ -44,7 +45,9 @@ def follow(cursor, task):
 
 def main():
     task = json.loads(sys.argv[1])
-    connection = psycopg2.connect(task["dsn"], connection_factory=LogicalReplicationConnection)
+    options = "-c client_min_messages=error" if task.get("quiet") else ""
+    factory = LogicalReplicationConnection
+    connection = psycopg2.connect(task["dsn"], connection_factory=factory, options=options)
     cursor = connection.cursor()
     if task["do"] == "drop":
         cursor.drop_replication_slot(task["slot"])

@@ -7,6 +7,8 @@
 //! | `psql` | psql and libpq of 14 to 18: SQL, TLS, logins, errors |
 //! | `follower` | `pgsluice run` with the relay as its source |
 //! | `debezium` | Debezium's embedded engine |
+//! | `commands` | any: replication commands, and each message of their answers |
+//! | `protocol` | any: pgoutput in each version of its protocol, and each message of the stream |
 //!
 //! The oracle is the publisher: the same client does the same there, and what it prints or receives
 //! is compared. `stage` has the publisher and the relay that the tests of a major share. `load` has
@@ -22,11 +24,22 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod commands;
+#[path = "../../../output/tests/conformance/compare.rs"]
+#[allow(dead_code, reason = "the tests of `output` use the rest")]
+mod compare;
 mod debezium;
 mod follower;
 mod load;
+#[path = "../../../output/tests/conformance/message.rs"]
+#[allow(dead_code, reason = "the tests of `output` use the rest")]
+mod message;
+mod protocol;
 mod psql;
 mod psycopg2;
 mod recvlogical;
 mod stage;
 mod stream;
+#[path = "../../../output/tests/conformance/told.rs"]
+#[allow(dead_code, reason = "the tests of `output` use the rest")]
+mod told;

@@ -153,3 +153,62 @@ fn l1_a_connection_that_made_its_slot_holds_nothing_at_the_publisher() {
         cursor.call(&json!({ "do": "drop" })).expect_success();
     });
 }
+
+/// What a cursor was told before its stream began.
+fn notices(lines: &[Value]) -> Vec<String> {
+    let begun = lines.iter().find(|line| line["streams"] == true).unwrap();
+    let notices = begun["notices"].as_array().unwrap().iter();
+    notices.map(|notice| notice.as_str().unwrap().trim_end().to_owned()).collect()
+}
+
+/// A table that only the publisher can print is named when the stream begins, and refuses nobody as
+/// long as it has no rows.
+#[test]
+fn tables_that_will_end_the_stream_are_named_when_it_begins() {
+    Major::each_of(&Major::in_turn(), 1, |major| {
+        let stage = Stage::of(major);
+        let database = "psycopg2_warned";
+        stage.database(database, &format!("CREATE EXTENSION hstore; {}", load::TABLES));
+        let cursor = Cursor { stage: &stage, end: End::Relay, database };
+        cursor.call(&json!({ "do": "create" })).expect_success();
+        let begin = || notices(&cursor.follow(stage.end()));
+        assert_eq!(begin(), [""; 0], "{major}: everything can be sent");
+        // The form is known already, and the table is new.
+        let sql = "CREATE TABLE odd (id int PRIMARY KEY, fine text, doc hstore);
+                   CREATE TABLE part (id int PRIMARY KEY, doc hstore) PARTITION BY RANGE (id);
+                   CREATE TABLE part_one PARTITION OF part FOR VALUES FROM (0) TO (10);
+                   ALTER PUBLICATION p ADD TABLE odd, part";
+        stage.publisher.sql(database, sql).unwrap();
+        load::write(&stage.publisher, database, 0);
+        let told = |table: &str| {
+            format!(
+                "WARNING:  table public.{table} cannot be decoded because of its column \"doc\": values of type \
+                 hstore cannot be rendered outside the server: it is a base type of an extension, whose output \
+                 function only the server has\nDETAIL:  The stream will end with an error at the first row of it.\n\
+                 HINT:  Publish it without what is named here, or subscribe to the publisher itself."
+            )
+        };
+        // A form that has just begun may not have its answer in time.
+        wait_for("a warning", BOUND, || Ok(!begin().is_empty())).unwrap();
+        let mut said = begin();
+        said.sort();
+        assert_eq!(said, [told("odd"), told("part_one")], "{major}");
+        let slot = cursor.slot();
+        let words = format!("slot \"{slot}\" will end at the first row of a table: table public.odd");
+        assert!(stage.relay_log().contains(&words), "{}", stage.relay_log());
+        load::write(&stage.publisher, database, 1);
+        let came = cursor.follow(stage.end());
+        assert!(messages(&came).0.len() > 60, "{major}: the stream goes on without a row of them");
+        // A client may want no warnings.
+        let mut task = following(stage.end());
+        task["quiet"] = true.into();
+        let said = lines(&cursor.call(&task).expect_success());
+        assert_eq!(notices(&said), [""; 0], "{major}");
+        // The first row ends it, with the same words.
+        stage.publisher.sql(database, "INSERT INTO odd VALUES (1, 'a', 'a=>1')").unwrap();
+        let ended = cursor.call(&following(stage.end()));
+        let words = "table public.odd cannot be decoded because of its column \"doc\"";
+        assert!(!ended.status.success() && ended.stderr.contains(words), "{major}: {ended:?}");
+        cursor.call(&json!({ "do": "drop" })).expect_success();
+    });
+}

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use testkit::{Cluster, Major, same_rows, wait_while_it_moves};
+use testkit::{Cluster, Major, same_rows, wait_for, wait_while_it_moves};
 
 use crate::conn::Conn;
 use crate::kept::Kept;
 use crate::load::{self, Kind, Load, TABLES};
+use crate::lost_end::{LostEnd, copy_again};
 use crate::stage::{
     BOUND, Stage, answers, database, is_ready, publish, publisher, run, subscribe, subscriber, wait,
 };
@@ -168,10 +169,42 @@ impl World {
             }
         }
         for (cluster, db) in self.ends() {
-            wait("every table to be ready", || is_ready(cluster, db));
+            wait_for("every table to be ready", BOUND, || Ok(self.is_ready(cluster, db)))
+                .unwrap_or_else(|error| panic!("{error:#}, in {db}:\n{}", self.tables(cluster, db)));
             let prepared = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()";
             wait("no prepared transaction", || answers(cluster, db, prepared, "0"));
         }
+    }
+
+    /// Whether all tables are ready. A copy whose end a killed subscriber lost by itself is made
+    /// again; a slot that nobody dropped must be there.
+    fn is_ready(&self, cluster: &Cluster, db: &str) -> bool {
+        for lost in LostEnd::all(cluster, db) {
+            let slot = &lost.slot;
+            assert!(self.stage.was_dropped(slot), "nobody dropped {slot}:\n{}", self.tables(cluster, db));
+            println!("a subscriber of {db} lost the end of a copy: its slot was {slot}");
+            copy_again(cluster, db, &lost);
+        }
+        is_ready(cluster, db)
+    }
+
+    /// What a subscriber and the publisher say of a first copy that does not end.
+    fn tables(&self, cluster: &Cluster, db: &str) -> String {
+        let states = "SELECT subname, s.oid, srrelid, srrelid::regclass, srsubstate, srsublsn \
+                        FROM pg_subscription_rel JOIN pg_subscription s ON s.oid = srsubid";
+        let workers = "SELECT subname, pid, relid, received_lsn, last_msg_receipt_time, now() \
+                         FROM pg_stat_subscription";
+        let activity = "SELECT pid, backend_type, state, wait_event, backend_start, left(query, 200) \
+                          FROM pg_stat_activity WHERE datname IS NOT NULL";
+        let asked = [(cluster, states), (cluster, workers), (cluster, activity)];
+        let publisher = &self.stage.publisher;
+        let asked = asked.into_iter().chain([(publisher, activity)]);
+        let rows = asked.flat_map(|(end, sql)| end.sql(db, sql).unwrap_or_default());
+        let line = |row: Vec<Option<String>>| {
+            row.into_iter().map(Option::unwrap_or_default).collect::<Vec<_>>().join(" | ")
+        };
+        let rows = rows.map(line).collect::<Vec<_>>().join("\n");
+        format!("{rows}\n{}", last_lines(&cluster.log()))
     }
 
     /// What subscribers and the relay know of their positions.

@@ -18,6 +18,7 @@
 //! | 13. A database comes back under the same name. | `h13_*` |
 //! | 14. The disk is full. | `h14_*`, and `a_full_disk_loses_nothing` in `crates/wal_dir/tests` |
 //! | 15. The upstream of a copy's snapshot is lost. | `h15_*` |
+//! | 16. A subscriber dies between the drop of a copy's slot and its own commit. | `h16_*` |
 //!
 //! Not from outside:
 //! - 6: `kill -9` leaves the kernel's cache, so it shows an order of files and not of syncs.
@@ -28,6 +29,7 @@
 //! | `streams`, `slots` | the hazards |
 //! | `network`, `clients` | faults around the relay |
 //! | `kills`, `load` | kills under load |
+//! | `lost_end` | a copy that the subscriber cannot end any more |
 //! | `stage`, `kept` | servers and the relay; what its directory must hold |
 //!
 //! | variable | effect |
@@ -43,6 +45,7 @@ mod conn;
 mod kept;
 mod kills;
 mod load;
+mod lost_end;
 mod network;
 mod slots;
 mod stage;

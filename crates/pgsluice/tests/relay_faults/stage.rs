@@ -173,6 +173,8 @@ pub(crate) struct Stage {
     pub(crate) relay: Sluice,
     /// Where the relay listens.
     pub(crate) port: u16,
+    /// What earlier processes of the relay wrote.
+    past: String,
     data_dir: PathBuf,
     config: PathBuf,
     _dir: TempDir,
@@ -206,7 +208,7 @@ impl Stage {
         let output = user.stdin(Stdio::null()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let relay = begin(&config);
-        Stage { publisher, relay, port, data_dir, config, _dir: dir }
+        Stage { publisher, relay, port, past: String::new(), data_dir, config, _dir: dir }
     }
 
     /// Everything that the relay keeps.
@@ -217,6 +219,13 @@ impl Stage {
     /// Ends the relay with SIGKILL.
     pub(crate) fn kill_relay(&mut self) {
         self.relay.kill9();
+        self.past.push_str(&self.relay.stderr());
+    }
+
+    /// Whether a subscriber has dropped a slot, by what the relay wrote in all its processes.
+    pub(crate) fn was_dropped(&self, slot: &str) -> bool {
+        let line = format!("replication slot \"{slot}\" was dropped by");
+        self.past.contains(&line) || self.relay.stderr().contains(&line)
     }
 
     /// Starts the relay again, and waits until it serves.
@@ -225,27 +234,18 @@ impl Stage {
     }
 
     /// Starts the relay in the hands of strace, which kills it when one of its threads begins its
-    /// `number`th `fsync`. Does not wait for anything. Returns false if there is no strace to do
-    /// so.
-    pub(crate) fn start_relay_until_sync(&mut self, number: u32) -> bool {
+    /// `number`th `call`. Does not wait for anything. Returns false if there is no strace to do so.
+    pub(crate) fn start_relay_until_sync(&mut self, call: &str, number: u32) -> bool {
         if !Command::new("strace").args(["-qq", "-f", "true"]).output().is_ok_and(|o| o.status.success()) {
             println!("not tested, because nothing can be traced here");
             return false;
         }
-        let kill = format!("--inject=fsync:signal=KILL:when={number}");
+        let trace = format!("--trace={call}");
+        let kill = format!("--inject={call}:signal=KILL:when={number}");
         let relay = command(&["relay", "--config", self.config.to_str().unwrap()]);
         let mut strace = Command::new("setpriv");
         // If strace is killed, the relay goes with it, because of its own setpriv.
-        strace.args([
-            "--pdeathsig=KILL",
-            "--",
-            "strace",
-            "-qq",
-            "-f",
-            "--signal=none",
-            "--trace=fsync",
-            &kill,
-        ]);
+        strace.args(["--pdeathsig=KILL", "--", "strace", "-qq", "-f", "--signal=none", &trace, &kill]);
         strace.arg(relay.get_program()).args(relay.get_args());
         for (name, _) in relay.get_envs() {
             strace.env_remove(name);

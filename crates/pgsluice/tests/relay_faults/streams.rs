@@ -13,7 +13,8 @@ use testkit::{Cluster, Major, Proxy, Then, assert_same_rows};
 
 use crate::conn::Conn;
 use crate::stage::{
-    DB, Stage, Stopped, answers, apply_worker, database, is_ready, newest, run, subscribe, subscriber, wait,
+    DB, Stage, Stopped, answers, apply_worker, database, is_ready, newest, publish, run, subscribe,
+    subscriber, wait,
 };
 
 /// A value of 1 MiB, which is stored and sent as it is.
@@ -316,4 +317,72 @@ fn h09_settings_of_the_role_change_no_value() {
         let dates = "SELECT count(*) FROM kinds WHERE d = '2020-12-25'";
         assert_eq!(cluster.one(DB, dates), "2");
     });
+}
+
+/// What the relay logged of the last stream of a slot that has ended.
+struct Ended {
+    bytes: u64,
+    flush_ptr_reads: u64,
+    sender_wakeups: u64,
+}
+
+impl Ended {
+    fn of(stage: &Stage, slot: &str) -> Ended {
+        let begins = format!("the stream of slot \"{slot}\" has ended");
+        let mut line = None;
+        wait("the stream to end", || {
+            let log = stage.relay.stderr();
+            line = log.lines().rfind(|line| line.contains(&begins)).map(str::to_owned);
+            line.is_some()
+        });
+        let line = line.unwrap();
+        let number = |name: &str| {
+            let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.unwrap_or_else(|| panic!("no {name}: {line}")).parse().unwrap()
+        };
+        Ended {
+            bytes: number("bytes"),
+            flush_ptr_reads: number("flush_ptr_reads"),
+            sender_wakeups: number("sender_wakeups"),
+        }
+    }
+}
+
+/// Thousands of commits in one database. The sender of its subscription is woken at most once for
+/// each; that of another database's subscription is woken for none, and does not look either.
+///
+/// Fails if a sender waits for WAL in place of its track, or looks for the end after each message.
+#[test]
+fn nobody_is_woken_for_what_another_database_writes() {
+    const COMMITS: u64 = 3_000;
+    let stage = Stage::new(newest(), "");
+    let cluster = subscriber(newest());
+    run(&stage.publisher, DB, "CREATE DATABASE two");
+    publish(&stage.publisher, "two");
+    database(&cluster, "quiet");
+    stage.subscribe(&cluster, "busy", "");
+    subscribe(&cluster, ("quiet", "quiet"), (stage.port, "two"), "");
+    wait("the copies to be ready", || is_ready(&cluster, "quiet"));
+    let mut writer = Conn::new(stage.publisher.url(DB));
+    for n in 0..COMMITS {
+        writer.run(&format!("INSERT INTO ledger VALUES (17, {n}, 1)")).unwrap();
+    }
+    stage.level(&[&cluster]);
+    run(&cluster, DB, "ALTER SUBSCRIPTION busy DISABLE");
+    run(&cluster, "quiet", "ALTER SUBSCRIPTION quiet DISABLE");
+    let [busy, quiet] = ["busy", "quiet"].map(|slot| Ended::of(&stage, slot));
+    println!(
+        "busy: {} bytes, {} looks, {} wake-ups; quiet: {} bytes, {} looks, {} wake-ups",
+        busy.bytes,
+        busy.flush_ptr_reads,
+        busy.sender_wakeups,
+        quiet.bytes,
+        quiet.flush_ptr_reads,
+        quiet.sender_wakeups
+    );
+    assert!(busy.bytes > 100 * COMMITS, "{}", busy.bytes);
+    assert!(busy.sender_wakeups <= COMMITS + 100, "{}", busy.sender_wakeups);
+    assert!(busy.flush_ptr_reads <= 2 * COMMITS, "{}", busy.flush_ptr_reads);
+    assert!(quiet.sender_wakeups <= 20, "{}", quiet.sender_wakeups);
+    assert!(quiet.flush_ptr_reads <= 40, "{}", quiet.flush_ptr_reads);
 }

@@ -4,7 +4,7 @@ use testkit::Major;
 
 use crate::stage::{Scene, Way, scenario};
 
-const ENABLED: &str = "SELECT subenabled FROM pg_subscription WHERE subname = '{sub}'";
+pub(crate) const ENABLED: &str = "SELECT subenabled FROM pg_subscription WHERE subname = '{sub}'";
 
 /// Where the last transaction that failed ends, as both subscriptions have logged it.
 #[track_caller]
@@ -20,7 +20,7 @@ fn failed_at(scene: &Scene) -> String {
 }
 
 /// Skips the transaction that both have failed at.
-fn skip(scene: &Scene) {
+pub(crate) fn skip(scene: &Scene) {
     let lsn = failed_at(scene);
     scene.subscribers(&format!("ALTER SUBSCRIPTION {{sub}} SKIP (lsn = '{lsn}')"));
     scene.subscribers("ALTER SUBSCRIPTION {sub} ENABLE");

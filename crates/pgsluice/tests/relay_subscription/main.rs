@@ -56,6 +56,7 @@ mod generated;
 mod keys;
 mod local;
 mod origin;
+mod pairs;
 mod partitions;
 mod rows;
 mod stage;

@@ -9,6 +9,7 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tempfile::TempDir;
@@ -93,6 +94,8 @@ impl<T> Shared<T> {
     }
 }
 
+/// Scenes so far. A test may have several of the same majors.
+static SCENES: AtomicU32 = AtomicU32::new(1);
 static SERVED: Shared<Served> = Shared::new();
 static SUBSCRIBERS: Shared<Cluster> = Shared::new();
 
@@ -213,7 +216,7 @@ impl Scene {
             served,
             subscriber: cluster,
             _running: (SERVED.running(), SUBSCRIBERS.running()),
-            name: format!("{test}_{publisher}_{subscriber}"),
+            name: format!("{test}_{publisher}_{subscriber}_{}", SCENES.fetch_add(1, Ordering::Relaxed)),
         };
         let marks = "CREATE TABLE mark (id serial PRIMARY KEY)";
         let create = |cluster: &Cluster, db: &str| {
@@ -369,6 +372,11 @@ impl Scene {
             wait_for(words, BOUND, || Ok(self.log(way).contains(words)))
                 .unwrap_or_else(|error| panic!("{}: {error}", way.name()));
         }
+    }
+
+    /// What the relay has logged, of all scenarios.
+    pub(crate) fn relay_log(&self) -> String {
+        self.served.relay.stderr()
     }
 
     /// What the workers of a subscription have logged.

@@ -207,11 +207,21 @@ fn a_type_of_an_extension_is_refused_by_name() {
         scene.publisher("CREATE PUBLICATION p FOR TABLE t; INSERT INTO t VALUES (1, 'a=>1')");
         scene.subscribe("p", "");
         scene.same(&["t"]);
+        // Before there is a row, both are told. libpq writes it to the subscriber's log without a
+        // prefix, so it cannot be seen of which worker it is.
+        let told = "table public.t cannot be decoded because of its column \"h\"";
+        testkit::wait_for("the relay's warning", crate::BOUND, || {
+            let warned = scene.subscriber_cluster().log().contains(&format!("WARNING:  {told}"));
+            Ok(warned && scene.relay_log().contains(&format!("will end at the first row of a table: {told}")))
+        })
+        .unwrap_or_else(|error| panic!("{error}: {}", scene.relay_log()));
+        assert!(!scene.log(Way::Relayed).contains(&format!("ERROR:  {told}")), "nothing has ended yet");
         scene.publisher("INSERT INTO t VALUES (2, 'b=>2')");
         testkit::wait_for("the relay's words", crate::BOUND, || {
             Ok(scene
                 .log(Way::Relayed)
-                .contains("table public.t cannot be decoded because of its column \"h\""))
+                .lines()
+                .any(|line| !line.starts_with("WARNING:  ") && line.contains(told)))
         })
         .unwrap_or_else(|error| panic!("{error}"));
         // Without the table, the stream goes on.

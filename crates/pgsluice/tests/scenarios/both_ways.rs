@@ -15,7 +15,7 @@ use crate::support::{BOUND, FOLDED, Scenario, Session, scenario_with};
 const MODES: [&str; 2] = ["logical", "wal"];
 
 /// What the way back logs when clients may write on its side.
-const MAY_BE_WRITTEN: &str = "both sides may be written";
+pub(crate) const MAY_BE_WRITTEN: &str = "both sides may be written";
 
 /// Writes rows of one side until it is told to end: new rows, and changes of rows that only this
 /// side writes.

@@ -2,10 +2,13 @@
 //! source's clock is ahead.
 //!
 //! A session with an origin writes commits with any time that it likes, as a replicated commit has
-//! the time of another server. So a server need not have a wrong clock for these scenarios.
+//! the time of another server. So most of these scenarios need no server with a wrong clock.
+
+use std::time::Duration;
 
 use testkit::{Builder, wait_for};
 
+use crate::both_ways::drop_both;
 use crate::support::{BOUND, DECODED, FOLDED, ONE_BY_ONE, Scenario, Session, scenario_alone};
 use crate::two_way::{WayBack, wait_until_both};
 
@@ -23,6 +26,10 @@ fn with_rules(rules: &[&str], more: &[&str], run: impl Fn(&mut Scenario) + Sync)
 
 fn track(builder: Builder) -> Builder {
     builder.setting("track_commit_timestamp", "on")
+}
+
+fn with_clock(builder: Builder) -> Builder {
+    track(builder).own_clock()
 }
 
 /// A session of the source whose commits get the times that it gives them.
@@ -115,6 +122,49 @@ fn d3_two_sides_with_skewed_clocks_end_equal() {
             back.end(s);
         });
     }
+}
+
+/// A copied row has the time of the copy on the target and its own on the source. A client of the
+/// target that changes it writes the version that is later on both.
+#[test]
+fn d3_nothing_is_copied_before_the_targets_clock_has_passed_its_commit_time() {
+    for mode in ["logical", "wal"] {
+        let own = [&RULES[..], &["--both-ways", "--source-mode", mode]].concat();
+        scenario_alone(&[&own], with_clock, track, |s| {
+            s.both(TABLE);
+            s.pair().source.set_clock_ahead(Duration::from_secs(3));
+            s.source("INSERT INTO t VALUES (1, 'copied')");
+            s.publish("FOR ALL TABLES");
+            s.target("CREATE PUBLICATION p FOR ALL TABLES");
+            s.run();
+            wait_for("the copy", BOUND, || Ok(s.target_one("SELECT count(*) FROM t") == "1")).unwrap();
+            s.target("UPDATE t SET v = 'local' WHERE id = 1; INSERT INTO t VALUES (2, 'behind it')");
+            let is_back = || Ok(s.source_one("SELECT count(*) FROM t WHERE id = 2") == "1");
+            wait_for("the way back", BOUND, is_back).unwrap();
+            assert_eq!(s.source_one("SELECT v FROM t WHERE id = 1"), "local");
+            s.catch_up();
+            s.same_table("t");
+            drop_both(s);
+        });
+    }
+}
+
+#[test]
+fn nothing_is_copied_from_a_source_whose_clock_is_far_ahead_until_the_clocks_agree() {
+    let own = [&RULES[..], &["--clock-skew-max", "1s"]].concat();
+    scenario_alone(&[&own], with_clock, with_clock, |s| {
+        const HOUR: Duration = Duration::from_secs(3_600);
+        s.both(TABLE);
+        s.source("INSERT INTO t VALUES (1, 'v')");
+        s.pair().source.set_clock_ahead(HOUR);
+        s.run();
+        s.wait_for_log("clock_skew_max is 1 s: nothing is copied; correct the clocks of both servers");
+        assert_eq!(s.target_one("SELECT count(*) FROM t"), "0");
+        s.pair().target.set_clock_ahead(HOUR);
+        s.wait_for_copy();
+        s.catch_up();
+        s.same_table("t");
+    });
 }
 
 /// What was executed while it was open is let go: its rows are free while it is held.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use testkit::Builder;
 
 use crate::support::{DECODED, FOLDED, ONE_BY_ONE, Scenario, scenario_alone, scenario_with};
+use crate::update_deleted::{RETAIN, wait_for_capture};
 
 /// Every type's text needs care somewhere, and some columns are the target's own affair.
 const TYPES: &str = "CREATE TYPE \"Mood\" AS ENUM ('sad', 'it''s ok'); CREATE TYPE pair AS (a int, b text)";
@@ -37,7 +38,11 @@ fn remote(id: u32, u: u32) -> String {
 
 /// `UPDATE` to [`remote`] values.
 fn set_remote(id: u32, u: u32) -> String {
-    format!("UPDATE \"Wide\" SET ({NAMES}) = {} WHERE id = {id}", remote(id, u))
+    move_to(id, &remote(id, u))
+}
+
+fn move_to(id: u32, values: &str) -> String {
+    format!("UPDATE \"Wide\" SET ({NAMES}) = {values} WHERE id = {id}")
 }
 
 fn with<'r>(rules: &[&'r str], more: &[&'r str], strategy: &[&'r str]) -> Vec<&'r str> {
@@ -48,8 +53,13 @@ fn with<'r>(rules: &[&'r str], more: &[&'r str], strategy: &[&'r str]) -> Vec<&'
 /// Runs the scenario under these rules, with values in the history, on a target that knows who
 /// wrote its rows.
 fn recorded(rules: &[&str], run: impl Fn(&mut Scenario) + Sync) {
-    let values = ["--conflict-log-values", "on"];
-    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(rules, &values, strategy));
+    recorded_with(rules, &[], run);
+}
+
+/// [`recorded`] with more arguments.
+fn recorded_with(rules: &[&str], more: &[&str], run: impl Fn(&mut Scenario) + Sync) {
+    let more = [&["--conflict-log-values", "on"], more].concat();
+    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(rules, &more, strategy));
     let track = |builder: Builder| builder.setting("track_commit_timestamp", "on");
     scenario_alone(&strategies.each_ref().map(Vec::as_slice), |builder| builder, track, run);
 }
@@ -68,12 +78,18 @@ fn kinds(s: &Scenario, number: usize, filter: &[&str]) -> Vec<String> {
     listed(s, number, filter).iter().map(|own| own["type"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Runs what `pgsluice conflicts --id` prints about the newest conflict of this type.
+/// What `pgsluice conflicts --id` prints about the newest conflict of this type.
 #[track_caller]
-fn undo(s: &Scenario, number: usize, kind: &str) -> String {
+fn explained(s: &Scenario, number: usize, kind: &str) -> String {
     let newest = &listed(s, number, &["--type", kind, "--limit", "1"])[0];
     let id = newest["id"].to_string();
-    let text = s.call(number, &["conflicts", "--id", &id]).expect_success();
+    s.call(number, &["conflicts", "--id", &id]).expect_success()
+}
+
+/// Runs what is printed there.
+#[track_caller]
+fn undo(s: &Scenario, number: usize, kind: &str) -> String {
+    let text = explained(s, number, kind);
     let Some((_, sql)) = text.split_once("touched these rows:\n\n") else { panic!("no SQL:\n{text}") };
     assert_eq!(s.target_one_of(number, &format!("{sql} SELECT 'done'")), "done");
     text
@@ -109,11 +125,12 @@ fn what_was_written_is_undone_as_printed() {
         s.both(WIDE);
         s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY FULL");
         s.target(OWN);
-        for id in [20, 21, 22, 30] {
+        for id in [20, 21, 22, 30, 32] {
             s.source(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, id * 10)));
         }
         s.follow();
-        let of_target = [(10, 100), (11, 110), (13, 130), (31, 310), (40, 400), (41, 410)];
+        let of_target =
+            [(10, 100), (11, 110), (13, 130), (31, 310), (40, 400), (41, 410), (42, 420), (43, 430)];
         for (id, u) in of_target {
             s.target(&format!(
                 "INSERT INTO \"Wide\" ({NAMES}, own) VALUES {}",
@@ -130,6 +147,7 @@ fn what_was_written_is_undone_as_printed() {
         comes_back(s, "update_missing", &set_remote(22, 220));
         comes_back(s, "update_exists", &set_remote(30, 310));
         comes_back(s, "multiple_unique_conflicts", &insert(40, 410));
+        comes_back(s, "multiple_unique_conflicts", &move_to(32, &remote(42, 430)));
         // One row holds both keys.
         comes_back(s, "multiple_unique_conflicts", &insert(13, 130));
     });
@@ -151,11 +169,11 @@ fn what_was_left_out_is_written_as_printed() {
         s.target(OWN);
         let rows = format!("SELECT string_agg(ROW({NAMES})::text, '\n' ORDER BY id) FROM \"Wide\"");
         s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY FULL");
-        for id in [20, 21, 22, 30] {
+        for id in [20, 21, 22, 30, 32] {
             s.source(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, id * 10)));
         }
         s.follow();
-        for (id, u) in [(10, 100), (13, 130), (31, 310), (40, 400), (41, 410)] {
+        for (id, u) in [(10, 100), (13, 130), (31, 310), (40, 400), (41, 410), (42, 420), (43, 430)] {
             s.target(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, u)));
         }
         s.target("UPDATE \"Wide\" SET fixed = 'l' WHERE id IN (20, 21); DELETE FROM \"Wide\" WHERE id = 22");
@@ -167,6 +185,7 @@ fn what_was_left_out_is_written_as_printed() {
             ("update_missing", set_remote(22, 220)),
             ("update_exists", set_remote(30, 310)),
             ("multiple_unique_conflicts", insert(40, 410)),
+            ("multiple_unique_conflicts", move_to(32, &remote(42, 430))),
             ("multiple_unique_conflicts", insert(13, 130)),
         ] {
             s.source(&change);
@@ -178,6 +197,175 @@ fn what_was_left_out_is_written_as_printed() {
         }
         s.same();
     });
+}
+
+/// A large value that an UPDATE leaves as it is, so that only REPLICA IDENTITY FULL has it.
+const LARGE: &str = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 400) i)";
+
+/// The table for rows that the target loses. Both ends have rows 20 to 23, of which 22 is large.
+fn begin_to_lose(s: &mut Scenario) {
+    s.both(TYPES);
+    s.both(WIDE);
+    s.both("ALTER TABLE \"Wide\" ALTER \"Mixed \"\"Case\" SET STORAGE EXTERNAL");
+    s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY FULL");
+    s.target(OWN);
+    for id in 20..=23 {
+        s.source(&format!("INSERT INTO \"Wide\" ({NAMES}) VALUES {}", local(id, id * 10)));
+    }
+    s.source(&format!("UPDATE \"Wide\" SET \"Mixed \"\"Case\" = {LARGE} WHERE id = 22"));
+    s.follow();
+    wait_for_capture(s);
+}
+
+/// Changes of rows that the target loses: every value, the key, and one value beside a large one.
+fn changes_of_lost_rows() -> [(u32, String); 3] {
+    [
+        (20, set_remote(20, 200)),
+        (21, move_to(21, &remote(51, 510))),
+        (22, "UPDATE \"Wide\" SET amount = -1 WHERE id = 22".to_owned()),
+    ]
+}
+
+/// An UPDATE brought back a row that somebody had deleted on the target. The undo deletes it again,
+/// under its new key.
+#[test]
+fn a_deleted_row_that_came_back_goes_again_as_printed() {
+    for resolution in ["apply_remote", "last_update_wins"] {
+        recorded_with(&[&format!("update_deleted={resolution}")], RETAIN, |s| {
+            begin_to_lose(s);
+            for (id, change) in changes_of_lost_rows() {
+                s.stop();
+                s.target(&format!("DELETE FROM \"Wide\" WHERE id = {id}"));
+                let before = s.target_one(ROWS);
+                s.source(&change);
+                s.run();
+                s.catch_up();
+                s.same();
+                assert_ne!(s.target_one(ROWS), before, "{resolution}: {change}");
+                for number in 0..s.followers() {
+                    let text = undo(s, number, "update_deleted");
+                    assert!(text.contains("DELETE FROM"), "{text}");
+                }
+                assert_eq!(s.target_one(ROWS), before, "{resolution}: {change}");
+                s.source(&format!("DELETE FROM \"Wide\" WHERE id IN ({id}, 51)"));
+                s.catch_up();
+            }
+        });
+    }
+}
+
+/// The row stayed deleted. The undo inserts it as the UPDATE had it, and as if the UPDATE had been
+/// written: the columns of the target alone have their defaults.
+#[test]
+fn a_deleted_row_that_stayed_away_comes_as_printed() {
+    for resolution in ["skip", "keep_local", "last_update_wins"] {
+        recorded_with(&[&format!("update_deleted={resolution}")], RETAIN, |s| {
+            begin_to_lose(s);
+            for (id, change) in changes_of_lost_rows() {
+                s.stop();
+                s.source(&change);
+                s.target(&format!("DELETE FROM \"Wide\" WHERE id = {id}"));
+                let before = s.target_one(ROWS);
+                s.run();
+                s.catch_up();
+                assert_eq!(s.target_one(ROWS), before, "{resolution}: {change}");
+                for number in 0..s.followers() {
+                    let text = undo(s, number, "update_deleted");
+                    assert!(text.contains("INSERT INTO"), "{text}");
+                }
+                s.same();
+                let not_default = "SELECT count(*) FROM \"Wide\" WHERE twice <> id * 2 OR own <> 'own'";
+                assert_eq!(s.target_one(not_default), "0", "{resolution}: {change}");
+            }
+            let history = "SELECT string_agg(DISTINCT concat_ws(' ', type, outcome), ', ') \
+                           FROM pgsluice.conflict_history";
+            assert_eq!(s.target_one(history), "update_deleted kept");
+            // Without the whole row, the record does not have the large value.
+            s.source("ALTER TABLE \"Wide\" REPLICA IDENTITY DEFAULT");
+            s.catch_up();
+            s.stop();
+            s.source("UPDATE \"Wide\" SET amount = -2 WHERE id = 22");
+            s.target("DELETE FROM \"Wide\" WHERE id = 22");
+            s.run();
+            s.catch_up();
+            for number in 0..s.followers() {
+                let text = explained(s, number, "update_deleted");
+                assert!(text.contains("REPLICA IDENTITY FULL"), "{text}");
+                assert!(!text.contains("touched these rows:"), "{text}");
+            }
+        });
+    }
+}
+
+/// A target that keeps no commit times: each conflict that needs none is found, and names the
+/// transaction that wrote the row, without its time and origin. Nobody asks whose a row is. Of a
+/// deletion, the target's WAL has the time.
+#[test]
+fn without_commit_times_a_conflict_names_the_transaction_alone() {
+    let rules = [
+        "insert_exists=keep_local",
+        "update_exists=keep_local",
+        "multiple_unique_conflicts=keep_local",
+        "update_deleted=skip",
+    ];
+    let strategies = [FOLDED, ONE_BY_ONE, DECODED].map(|strategy| with(&rules, RETAIN, strategy));
+    scenario_alone(
+        &strategies.each_ref().map(Vec::as_slice),
+        |builder| builder,
+        |builder| builder.setting("track_commit_timestamp", "off"),
+        |s| {
+            s.both("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE, v text)");
+            s.source("INSERT INTO t SELECT i, i, 'v' FROM generate_series(1, 9) i");
+            s.follow();
+            wait_for_capture(s);
+            s.target("INSERT INTO t VALUES (20, 20, 'local'), (30, 30, 'local'), (60, 61, 'local'), (62, 63, 'local')");
+            s.target("UPDATE t SET v = 'local' WHERE id IN (1, 2); DELETE FROM t WHERE id IN (3, 4)");
+            for change in [
+                "UPDATE t SET v = 'w' WHERE id = 1",
+                "DELETE FROM t WHERE id = 2",
+                "UPDATE t SET v = 'w' WHERE id = 3",
+                "DELETE FROM t WHERE id = 4",
+                "INSERT INTO t VALUES (20, 21, 'w')",
+                "UPDATE t SET v = 'x' WHERE id = 20",
+                "UPDATE t SET u = 30 WHERE id = 5",
+                "INSERT INTO t VALUES (40, 61, 'w')",
+                "UPDATE t SET v = 'x' WHERE id = 40",
+                "INSERT INTO t VALUES (31, 31, 'w')",
+                "UPDATE t SET id = 60, u = 63 WHERE id = 31",
+            ] {
+                s.source(change);
+            }
+            s.catch_up();
+            let history = "SELECT string_agg(concat_ws(' ', type, outcome, local_xid IS NOT NULL, \
+                                  local_time IS NOT NULL, local_origin IS NOT NULL), ', ' ORDER BY id) \
+                             FROM pgsluice.conflict_history";
+            // Transaction, time and origin of the target's row.
+            let written = "kept t f f";
+            assert_eq!(
+                s.target_one(history),
+                format!(
+                    "update_deleted kept t t t, delete_missing kept f f f, insert_exists {written}, \
+                     update_exists {written}, insert_exists {written}, update_missing kept f f f, \
+                     multiple_unique_conflicts {written}, multiple_unique_conflicts {written}"
+                )
+            );
+            assert_eq!(s.target_one("SELECT string_agg(v, ' ' ORDER BY id) FROM t WHERE id IN (1, 2)"), "w");
+            for kind in ["update_origin_differs", "delete_origin_differs"] {
+                assert_eq!(s.conflicts(kind), 0, "{kind}");
+            }
+            s.wait_for_log("Key already exists in unique index \"t_u_key\", modified in transaction ");
+            for number in 0..s.followers() {
+                let exists = explained(s, number, "insert_exists").replace("\n              ", " ");
+                assert!(
+                    exists.contains("track_commit_timestamp would say when, and from which origin"),
+                    "{exists}"
+                );
+                let deleted = explained(s, number, "update_deleted").replace("\n              ", " ");
+                assert!(deleted.contains("the row was deleted by transaction "), "{deleted}");
+                assert!(deleted.contains(" of the target itself at "), "{deleted}");
+            }
+        },
+    );
 }
 
 /// An identity column GENERATED ALWAYS takes no value by UPDATE, and neither does a generated one.

@@ -300,10 +300,10 @@ fn a_slot_that_lost_wal_while_the_target_was_blocked_is_refused() {
 }
 
 /// A copy of a server's data directory.
-struct Backup(std::path::PathBuf);
+pub(crate) struct Backup(std::path::PathBuf);
 
 impl Backup {
-    fn of(cluster: &mut Cluster) -> Backup {
+    pub(crate) fn of(cluster: &mut Cluster) -> Backup {
         cluster.stop(StopMode::Fast).unwrap();
         let copy = cluster.data_dir().with_file_name("older");
         run("rm", &[Path::new("-rf"), &copy]);
@@ -313,7 +313,7 @@ impl Backup {
     }
 
     /// Restores the copy; with `new_timeline` as a recovery or a promotion does.
-    fn restore(&self, cluster: &mut Cluster, new_timeline: bool) {
+    pub(crate) fn restore(&self, cluster: &mut Cluster, new_timeline: bool) {
         cluster.stop(StopMode::Fast).unwrap();
         run("rm", &[Path::new("-rf"), &cluster.data_dir()]);
         run("cp", &[Path::new("-a"), &self.0, &cluster.data_dir()]);

@@ -22,7 +22,7 @@ use crate::support::{Scenario, scenario_alone};
 use crate::update_deleted::{RETAIN, wait_for_capture};
 
 /// The types, with the resolutions besides `error` that the documents allow.
-const KINDS: [(&str, &[&str]); 8] = [
+pub(crate) const KINDS: [(&str, &[&str]); 8] = [
     ("insert_exists", ANY),
     ("update_origin_differs", ANY),
     ("update_exists", ANY),
@@ -45,12 +45,12 @@ const PLACES: [Local; 3] = [Local::First, Local::Between, Local::Last];
 
 /// A type, a resolution, and the table in which they meet.
 #[derive(Debug, Clone, Copy)]
-struct Rule {
-    kind: &'static str,
-    resolution: &'static str,
+pub(crate) struct Rule {
+    pub(crate) kind: &'static str,
+    pub(crate) resolution: &'static str,
 }
 
-fn rules() -> impl Iterator<Item = Rule> {
+pub(crate) fn rules() -> impl Iterator<Item = Rule> {
     let of = |(kind, resolutions): &(&'static str, &'static [&'static str])| {
         let kind = *kind;
         resolutions.iter().map(move |resolution| Rule { kind, resolution })
@@ -67,25 +67,25 @@ struct Left {
 }
 
 impl Rule {
-    fn table(self) -> String {
+    pub(crate) fn table(self) -> String {
         format!("{}_{}", self.kind, self.resolution)
     }
 
-    fn option(self) -> String {
+    pub(crate) fn option(self) -> String {
         format!("{}={}:public.{}", self.kind, self.resolution, self.table())
     }
 
-    fn has_second_key(self) -> bool {
+    pub(crate) fn has_second_key(self) -> bool {
         matches!(self.kind, "update_exists" | "multiple_unique_conflicts")
     }
 
     /// The target has never had the row.
-    fn is_of_missing(self) -> bool {
+    pub(crate) fn is_of_missing(self) -> bool {
         matches!(self.kind, "update_missing" | "delete_missing")
     }
 
     /// Both ends have the row before.
-    fn begins_with_row(self) -> bool {
+    pub(crate) fn begins_with_row(self) -> bool {
         !self.is_of_missing() && !matches!(self.kind, "insert_exists" | "multiple_unique_conflicts")
     }
 
@@ -191,7 +191,7 @@ impl Rule {
 }
 
 /// Runs each statement as a transaction of its own.
-fn each(statements: impl Iterator<Item = String>) -> String {
+pub(crate) fn each(statements: impl Iterator<Item = String>) -> String {
     let mut sql = String::from("DO $$ BEGIN ");
     statements.for_each(|statement| write!(sql, "{statement}; COMMIT; ").expect("a string takes it"));
     sql + "END $$"
@@ -199,13 +199,14 @@ fn each(statements: impl Iterator<Item = String>) -> String {
 
 /// Every path over both sources, on a target that keeps commit times. A temporary procedure is
 /// counted there, so that the scenario can tell that it ran.
-fn by_every_path(options: &[String], run: impl Fn(&mut Scenario) + Sync) {
+pub(crate) fn by_every_path(options: &[String], run: impl Fn(&mut Scenario) + Sync) {
     let sets: &[&str] = &["--keep-commit-timestamps", "off"];
     let single: &[&str] = &["--keep-commit-timestamps", "on"];
     let (logical, wal): (&[&str], &[&str]) = (&["--source-mode", "logical"], &["--source-mode", "wal"]);
     let rules: Vec<&str> = options.iter().flat_map(|option| ["--conflict", option]).collect();
     let exact: &[&str] = &["PGSLUICE_EXACT_ONLY=1"];
-    let paths = [[sets, logical], [single, logical], [exact, logical], [sets, wal], [single, wal]];
+    let paths =
+        [[sets, logical], [single, logical], [exact, logical], [sets, wal], [single, wal], [exact, wal]];
     let paths = paths.map(|path| [RETAIN, &["--copy-data", "off"], &rules, &path.concat()].concat());
     let own = |builder: Builder| {
         ["max_replication_slots", "max_wal_senders"].iter().fold(builder, |own, name| own.setting(name, "20"))

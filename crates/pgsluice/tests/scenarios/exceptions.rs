@@ -164,3 +164,57 @@ fn d5_a_conflict_leaves_small_sets_sets() {
         },
     );
 }
+
+/// Of 100,000 rows of a batch one is missing, and one holds a key that an INSERT brings: the others
+/// are written by as few statements as without, and not row by row.
+#[test]
+fn d5_one_conflict_leaves_a_set_of_100_000_rows_a_set() {
+    const ROWS: u32 = 100_000;
+    let of = ["update_missing=skip", "insert_exists=keep_local"];
+    let strategies = [FOLDED, DECODED].map(|strategy| {
+        let rules = of.iter().flat_map(|rule| ["--conflict", rule]);
+        rules.chain(strategy.iter().copied()).collect::<Vec<_>>()
+    });
+    let logs =
+        |builder: Builder| builder.setting("log_statement", "all").setting("log_parameter_max_length", "20");
+    scenario_alone(
+        &strategies.each_ref().map(Vec::as_slice),
+        |builder| builder,
+        logs,
+        |s| {
+            s.both("CREATE TABLE alone (id int PRIMARY KEY, v text)");
+            s.publish("FOR TABLE alone, mark");
+            s.source(&format!("INSERT INTO alone SELECT i, 'v' FROM generate_series(1, {ROWS}) i"));
+            s.follow();
+            s.catch_up();
+            let mut sent = Vec::new();
+            for (round, conflicts) in [("without", 0), ("with", 1)] {
+                if conflicts > 0 {
+                    s.target(
+                        "DELETE FROM alone WHERE id = 50000; INSERT INTO alone VALUES (250000, 'local')",
+                    );
+                }
+                let before = s.pair().target.log().len();
+                let first = ROWS * (conflicts as u32 + 1);
+                s.source(&format!(
+                    "BEGIN; UPDATE alone SET v = '{round}' WHERE id <= {ROWS}; \
+                     INSERT INTO alone SELECT i, 'new' FROM generate_series({first} + 1, {first} + {ROWS}) i; COMMIT"
+                ));
+                s.catch_up();
+                let log = s.pair().target.log().split_off(before);
+                let of_table = |number: usize| {
+                    let of = format!("pgsluice {} apply", s.name(number));
+                    let to_table = |line: &&str| line.contains(&of) && line.contains("\"alone\"");
+                    log.lines().filter(to_table).count()
+                };
+                sent.push((0..s.followers()).map(of_table).collect::<Vec<_>>());
+                assert_eq!(s.conflicts("update_missing"), conflicts);
+                assert_eq!(s.conflicts("insert_exists"), conflicts);
+            }
+            println!("{sent:?}");
+            for (without, with) in sent[0].iter().zip(&sent[1]) {
+                assert!(*without > 0 && *with <= without + 40, "statements: {sent:?}");
+            }
+        },
+    );
+}

@@ -1,19 +1,19 @@
 //! Without rules, pgsluice meets the conflicts that native apply meets: the same types, in the same
-//! transactions, in the same order.
+//! transactions, in the same order. Where native apply stops is in `native_stops`.
 
 use testkit::Builder;
 
 use crate::support::{BOUND, DECODED, FOLDED, ONE_BY_ONE, Scenario, scenario_alone};
 
 /// The database of the native subscription, in the target's cluster.
-const NATIVE: &str = "native";
+pub(crate) const NATIVE: &str = "native";
 
 const TABLES: &str = "CREATE TABLE t (id int PRIMARY KEY, v text); \
      CREATE TABLE pair (a int, b text, v text, PRIMARY KEY (a, b))";
 
 /// Runs the scenario with sets, small sets, one change at a time, and WAL decoded here, by one
 /// worker, on a target that keeps commit times.
-fn detecting(words: &[&str], run: impl Fn(&mut Scenario) + Sync) {
+pub(crate) fn detecting(words: &[&str], run: impl Fn(&mut Scenario) + Sync) {
     let one_worker = ["--max-parallel-apply-workers-per-subscription", "1"];
     let strategies = [FOLDED, &["--batch-rows-max", "300"], ONE_BY_ONE, DECODED]
         .map(|strategy| [&one_worker, words, strategy].concat());
@@ -22,9 +22,32 @@ fn detecting(words: &[&str], run: impl Fn(&mut Scenario) + Sync) {
     scenario_alone(&strategies, |builder| builder, track, run);
 }
 
-/// Rows that came by replication, then local writes to some of them. `local` runs a statement on
-/// every target.
-fn collide(s: &mut Scenario, local: impl Fn(&Scenario, &str)) {
+/// Makes the native subscription, where PostgreSQL logs conflicts by type.
+pub(crate) fn subscribe_natively(s: &Scenario, tables: &str, options: &str) {
+    if s.major() < 18 {
+        println!("not compared with native: PostgreSQL {} logs no conflicts by type", s.major());
+        return;
+    }
+    let target = &s.pair().target;
+    target.sql("postgres", &format!("CREATE DATABASE {NATIVE}")).unwrap();
+    target.sql(NATIVE, &format!("{tables}; CREATE TABLE mark (id int PRIMARY KEY)")).unwrap();
+    let subscription = format!(
+        "CREATE SUBSCRIPTION n CONNECTION '{}' PUBLICATION p WITH (copy_data = false{options})",
+        s.source_url()
+    );
+    target.sql(NATIVE, &subscription).unwrap();
+}
+
+/// Runs a statement on every target, also on the native one.
+pub(crate) fn local(s: &Scenario, sql: &str) {
+    s.target(sql);
+    if s.major() >= 18 {
+        s.pair().target.sql(NATIVE, sql).unwrap();
+    }
+}
+
+/// Rows that came by replication, then local writes to some of them.
+fn collide(s: &mut Scenario) {
     s.source(
         "INSERT INTO t SELECT i, 'v' FROM generate_series(1, 900) i; \
          INSERT INTO pair SELECT i, i % 7, 'v' FROM generate_series(1, 900) i",
@@ -57,7 +80,7 @@ fn collide(s: &mut Scenario, local: impl Fn(&Scenario, &str)) {
 }
 
 /// Waits until the native subscription, if there is one, has the last mark.
-fn wait_for_native(s: &Scenario) {
+pub(crate) fn wait_for_native(s: &Scenario) {
     let target = &s.pair().target;
     if s.major() < 18 {
         return;
@@ -95,25 +118,9 @@ fn d1_the_types_and_their_order_are_those_of_the_native_log() {
     detecting(&[], |s| {
         s.both(TABLES);
         s.publish("FOR TABLE t, pair, mark");
-        if s.major() >= 18 {
-            let target = &s.pair().target;
-            target.sql("postgres", &format!("CREATE DATABASE {NATIVE}")).unwrap();
-            target.sql(NATIVE, &format!("{TABLES}; CREATE TABLE mark (id int PRIMARY KEY)")).unwrap();
-            let subscription = format!(
-                "CREATE SUBSCRIPTION n CONNECTION '{}' PUBLICATION p WITH (copy_data = false)",
-                s.source_url()
-            );
-            target.sql(NATIVE, &subscription).unwrap();
-        } else {
-            println!("not compared with native: PostgreSQL {} logs no conflicts by type", s.major());
-        }
+        subscribe_natively(s, TABLES, "");
         s.follow();
-        collide(s, |s, sql| {
-            s.target(sql);
-            if s.major() >= 18 {
-                s.pair().target.sql(NATIVE, sql).unwrap();
-            }
-        });
+        collide(s);
         let recorded = s.target_one(RECORDED).replace("public.", "");
         let kinds = ["update_origin_differs", "delete_origin_differs", "update_missing", "delete_missing"];
         for kind in kinds {

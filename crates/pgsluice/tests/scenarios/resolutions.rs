@@ -359,3 +359,42 @@ fn what_was_resolved_is_in_the_history() {
         );
     });
 }
+
+/// A change meets two conflicts, one after the other: a rule lets it write the row, and then
+/// another row holds its unique key. If that one stays, nothing was written, and no record says
+/// otherwise.
+#[test]
+fn what_a_second_conflict_leaves_out_is_not_recorded_as_applied() {
+    for (resolution, left, outcome) in [
+        ("keep_local", "1 1 local, 7 10 holder, 9 9 holder, 1000 1000 source", "kept"),
+        ("apply_remote", "1 9 moved, 2 10 moved, 1000 1000 source", "applied"),
+    ] {
+        let [updates, inserts] =
+            ["update_exists", "insert_exists"].map(|kind| format!("{kind}={resolution}"));
+        let of = ["update_origin_differs=apply_remote", "update_missing=apply_remote", &updates, &inserts];
+        with_times(&of, |s| {
+            s.both(TABLE);
+            s.source("INSERT INTO t VALUES (1, 1, 'a'), (2, 2, 'b')");
+            s.follow();
+            s.catch_up();
+            s.target("UPDATE t SET v = 'local' WHERE id = 1; DELETE FROM t WHERE id = 2");
+            s.target("INSERT INTO t VALUES (9, 9, 'holder'), (7, 10, 'holder')");
+            s.source(
+                "BEGIN; UPDATE t SET u = 9, v = 'moved' WHERE id = 1; \
+                 UPDATE t SET u = 10, v = 'moved' WHERE id = 2; \
+                 INSERT INTO t VALUES (1000, 1000, 'source'); COMMIT",
+            );
+            s.catch_up();
+            assert_eq!(rows(s), left);
+            let history = "SELECT string_agg(concat_ws(' ', type, index_name, resolution, outcome), ', ' ORDER BY id) \
+                           FROM pgsluice.conflict_history";
+            assert_eq!(
+                s.target_one(history),
+                format!(
+                    "update_origin_differs apply_remote {outcome}, update_exists t_u_key {resolution} {outcome}, \
+                     update_missing apply_remote {outcome}, insert_exists t_u_key {resolution} {outcome}"
+                )
+            );
+        });
+    }
+}

@@ -19,6 +19,11 @@ pub(crate) struct WayBack {
 impl WayBack {
     pub(crate) fn start(s: &Scenario, own: &[&str]) -> WayBack {
         s.target("CREATE PUBLICATION p FOR ALL TABLES");
+        WayBack::start_published(s, own)
+    }
+
+    /// [`WayBack::start`] where the publication is there.
+    pub(crate) fn start_published(s: &Scenario, own: &[&str]) -> WayBack {
         let environment = [
             ("PGSLUICE_SOURCE", s.target_url(0)),
             ("PGSLUICE_TARGET", s.source_url()),

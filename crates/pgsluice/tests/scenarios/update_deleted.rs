@@ -18,7 +18,7 @@ pub(crate) enum End {
 pub(crate) const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, v text)";
 pub(crate) const RETAIN: &[&str] = &["--retain-dead-tuples", "on"];
 pub(crate) const LOGICAL: &[&str] = &["--source-mode", "logical"];
-const WAL: &[&str] = &["--source-mode", "wal"];
+pub(crate) const WAL: &[&str] = &["--source-mode", "wal"];
 
 /// Runs the scenario with deletions remembered, in both source modes and one change at a time.
 fn retaining(of: &[&str], run: impl Fn(&mut Scenario) + Sync) {
@@ -141,6 +141,25 @@ fn the_later_of_update_and_deletion_wins() {
     });
 }
 
+/// The setting's other name, as a flag, as a variable and in the file.
+#[test]
+fn deletions_are_remembered_under_the_other_name_of_the_setting() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pgsluice.toml");
+    std::fs::write(&file, "detect_update_deleted = true\n").unwrap();
+    let strategies: [&[&str]; 3] = [
+        &["--detect-update-deleted"],
+        &["PGSLUICE_DETECT_UPDATE_DELETED=on"],
+        &["--config", file.to_str().unwrap()],
+    ];
+    scenario_with(&strategies, |s| {
+        follow(s);
+        let update = "UPDATE t SET v = 'w' WHERE id = 1";
+        apart(s, &[(Source, update), (Target, "DELETE FROM t WHERE id = 1")]);
+        assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (1, 0));
+    });
+}
+
 #[test]
 fn d1_what_is_deleted_before_a_kill_is_known_afterwards() {
     retaining(&[], |s| {
@@ -182,7 +201,7 @@ fn a_target_that_cannot_be_captured_is_named_and_changes_flow() {
         for number in 0..s.followers() {
             assert_eq!(deletions(s, number, "state"), "unfit");
             let trouble = deletions(s, number, "trouble").to_string();
-            assert!(trouble.contains("set wal_level = logical on the target"), "{trouble}");
+            assert!(trouble.contains("wal_level of the target is replica"), "{trouble}");
             assert_eq!(deletions(s, number, "retention_exceeded"), 1);
         }
     });
@@ -222,5 +241,30 @@ fn a_table_whose_deletions_have_no_key_is_named_and_counted() {
             ],
         );
         assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (1, 1));
+    });
+}
+
+/// Its transaction fails for another reason, and is tried until that has gone.
+#[test]
+fn a_miss_that_is_not_covered_counts_once_however_often_it_is_tried() {
+    retaining(&[], |s| {
+        s.source("CREATE TABLE n (id int PRIMARY KEY, v text); INSERT INTO n VALUES (1, 'v')");
+        s.target("CREATE TABLE n (id int, v text)");
+        follow(s);
+        s.stop();
+        s.source("UPDATE n SET v = 'w' WHERE id = 1; INSERT INTO t VALUES (10, 'v')");
+        s.target("DELETE FROM n; INSERT INTO t VALUES (10, 'in its place')");
+        s.run();
+        for number in 0..s.followers() {
+            let often = || Ok(s.status(number)["failing"]["attempts"].as_u64() >= Some(3));
+            wait_for("three attempts", BOUND, often).unwrap();
+            assert_eq!(deletions(s, number, "retention_exceeded"), 0, "it has not committed");
+        }
+        s.target("DELETE FROM t WHERE id = 10");
+        s.catch_up();
+        assert_eq!((s.conflicts("insert_exists"), s.conflicts("update_missing")), (1, 1));
+        for number in 0..s.followers() {
+            assert_eq!(deletions(s, number, "retention_exceeded"), 1);
+        }
     });
 }

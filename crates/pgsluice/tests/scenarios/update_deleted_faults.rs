@@ -12,12 +12,16 @@ use crate::update_deleted::End::{Source, Target};
 use crate::update_deleted::{LOGICAL, RETAIN, TABLE, apart, deletions, follow, wait_for_capture};
 
 /// Runs the scenario on servers of its own, with deletions remembered.
-fn alone(more: &[&str], target: impl Fn(Builder) -> Builder + Sync, run: impl Fn(&mut Scenario) + Sync) {
+pub(crate) fn alone(
+    more: &[&str],
+    target: impl Fn(Builder) -> Builder + Sync,
+    run: impl Fn(&mut Scenario) + Sync,
+) {
     let strategy = [RETAIN, LOGICAL, more].concat();
     scenario_alone(&[&strategy], |source| source, target, run);
 }
 
-fn plain(builder: Builder) -> Builder {
+pub(crate) fn plain(builder: Builder) -> Builder {
     builder
 }
 
@@ -34,23 +38,23 @@ fn hold(s: &Scenario) -> Session {
     session
 }
 
-fn wait_until(s: &Scenario, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
+pub(crate) fn wait_until(s: &Scenario, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
     wait_for(what, BOUND, || Ok(is_so(&s.status(0)["deletions"]))).unwrap();
 }
 
 /// What was counted: deleted, missing and not covered.
-fn counted(s: &Scenario) -> (u64, u64, u64) {
+pub(crate) fn counted(s: &Scenario) -> (u64, u64, u64) {
     let exceeded = deletions(s, 0, "retention_exceeded").as_u64().unwrap();
     (s.conflicts("update_deleted"), s.conflicts("update_missing"), exceeded)
 }
 
-fn because(s: &Scenario) -> String {
+pub(crate) fn because(s: &Scenario) -> String {
     deletions(s, 0, "not_covered_because").to_string()
 }
 
 /// A row that is deleted now, and was updated before, is known to have been deleted.
 #[track_caller]
-fn assert_known_again(s: &mut Scenario, id: u32) {
+pub(crate) fn assert_known_again(s: &mut Scenario, id: u32) {
     wait_for_capture(s);
     let (deleted, missing, exceeded) = counted(s);
     let mut held = hold(s);
@@ -182,7 +186,7 @@ fn fail_over(s: &mut Scenario, mut standby: Cluster) {
 
 /// Waits until what the target has lost so far outlives a kill of pgsluice: it is made durable
 /// before WAL is captured that comes more than a tenth of a second later.
-fn wait_until_durable(s: &Scenario) {
+pub(crate) fn wait_until_durable(s: &Scenario) {
     let began = Instant::now();
     for late in [Duration::ZERO, Duration::from_millis(200), Duration::from_millis(400)] {
         let mut end = 0;
@@ -197,18 +201,23 @@ fn wait_until_durable(s: &Scenario) {
     }
 }
 
+/// Waits until the target's standby has received all of its WAL.
+pub(crate) fn has_it_all(s: &Scenario, standby: &Cluster) {
+    let written = position(&s.target_one("SELECT pg_current_wal_flush_lsn()"));
+    let received = || {
+        let lsn = standby.one("postgres", "SELECT COALESCE(pg_last_wal_receive_lsn(), '0/0')");
+        Ok(position(&lsn) >= written)
+    };
+    wait_for("the standby to have it all", BOUND, received).unwrap();
+}
+
 #[test]
 fn d4_a_target_that_fails_over_is_captured_anew() {
     alone(&[], plain, |s| {
         let mut standby = s.pair_mut().target.standby("standby").unwrap();
         follow(s);
         s.target("DELETE FROM t WHERE id = 1");
-        let written = position(&s.target_one("SELECT pg_current_wal_flush_lsn()"));
-        let received = || {
-            let lsn = standby.one("postgres", "SELECT COALESCE(pg_last_wal_receive_lsn(), '0/0')");
-            Ok(position(&lsn) >= written)
-        };
-        wait_for("the standby to have it all", BOUND, received).unwrap();
+        has_it_all(s, &standby);
         standby.stop(StopMode::Immediate).unwrap();
         // The new primary never had this. Capture is ahead of where the histories part.
         s.target("DELETE FROM t WHERE id = 2");
@@ -336,5 +345,39 @@ fn d1_misses_that_share_a_fence_are_answered_alike() {
         let rows = "SELECT string_agg(v || ' ' || n, ', ' ORDER BY v) FROM (SELECT v, count(*) AS n FROM m GROUP BY v) g";
         assert_eq!(s.target_one(rows), "again 1000, late 1000, w 1");
         assert_eq!((s.conflicts("update_deleted"), s.conflicts("update_missing")), (2000, 0));
+    });
+}
+
+/// Transactions that are known to miss a row are replayed without a try. What else they write is
+/// written, and a row that comes back between them is missing no longer.
+#[test]
+fn d1_a_row_that_comes_back_between_misses_is_there() {
+    let strategies = [vec![], vec!["--keep-commit-timestamps", "on"]];
+    let strategies = strategies.map(|more| [RETAIN, LOGICAL, &more].concat());
+    let strategies = strategies.each_ref().map(Vec::as_slice);
+    let track = |target: Builder| target.setting("track_commit_timestamp", "on");
+    scenario_alone(&strategies, plain, track, |s| {
+        s.both("CREATE TABLE m (id int PRIMARY KEY, v text)");
+        s.source(
+            "INSERT INTO m SELECT i, 'v' FROM generate_series(1, 700) i; INSERT INTO m VALUES (1000, '0')",
+        );
+        follow(s);
+        s.stop();
+        let one = "UPDATE m SET v = 'w' WHERE id = i; \
+            IF i % 5 = 0 THEN UPDATE m SET v = i WHERE id = 1000; END IF; COMMIT;";
+        let again = "DELETE FROM m WHERE id = i; COMMIT; INSERT INTO m VALUES (i, 'new'); COMMIT; \
+            UPDATE m SET v = 'newer' WHERE id = i; COMMIT;";
+        s.source(&format!(
+            "DO $$ BEGIN FOR i IN 1..700 LOOP {one} IF i % 7 = 0 THEN {again} END IF; END LOOP; END $$"
+        ));
+        s.target("DELETE FROM m WHERE id < 1000");
+        s.run();
+        s.catch_up();
+        let rows = "SELECT string_agg(v || ' ' || n, ', ' ORDER BY v) FROM (SELECT v, count(*) AS n FROM m GROUP BY v) g";
+        assert_eq!(s.target_one(rows), "700 1, newer 100");
+        let conflicts = ["update_deleted", "update_missing", "delete_missing"].map(|of| s.conflicts(of));
+        assert_eq!(conflicts, [700, 0, 100]);
+        let history = "SELECT count(*) || ' ' || count(DISTINCT finished_at) FROM pgsluice.conflict_history";
+        assert_eq!(s.target_one(history), "800 800");
     });
 }

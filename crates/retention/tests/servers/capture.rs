@@ -1,9 +1,11 @@
 //! What is deleted is known, by whom and when, whatever ends in between.
 
+use std::time::Duration;
+
 use base::{Lsn, PgTimestamp};
 use deletions::{Answer, Equality, Identity, Kind, RowKey, Value};
-use retention::{Condition, Unfit};
-use testkit::{Cluster, Major, wait_for};
+use retention::{Condition, Missed, Unfit};
+use testkit::{Cluster, Major, Proxy, wait_for};
 
 use crate::support::{Capturing, DB, PATIENCE, by_id, cluster, key, oid};
 
@@ -231,6 +233,59 @@ fn d1_nothing_is_lost_when_capture_or_the_target_ends() {
     });
 }
 
+/// The session of the questions ends between two of them, or in the middle, or falls silent.
+#[test]
+fn a_deletion_is_known_although_the_session_that_asks_ends() {
+    Major::each(2, |major| {
+        let (cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        let proxy = Proxy::to(cluster.port()).unwrap();
+        let capturing = Capturing::begin_at(&proxy.url(&cluster.url(DB)), dir.path(), None);
+        capturing.wait_for(&Condition::Capturing);
+        let (retention, runtime) = (&capturing.retention, &capturing.runtime);
+        let delete = |id: u32| {
+            cluster.sql(DB, &format!("DELETE FROM t WHERE id = {id}")).unwrap();
+            let row = by_id(&cluster, "t", &id.to_string());
+            capturing.tombstone(&cluster, row.clone());
+            [Missed { key: row, time: PgTimestamp(i64::MAX) }]
+        };
+        let is_known =
+            |missed: &[Missed]| matches!(runtime.block_on(retention.ask(missed))[0], Answer::Deleted(_));
+        let asks = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE '%fence%'";
+        let first = delete(1);
+        assert!(is_known(&first));
+        let asking = cluster.one(DB, asks);
+        assert!(is_known(&first));
+        assert_eq!(cluster.one(DB, asks), asking, "one session serves all questions");
+        // It is ended by the server, and by the network, each seen or not seen before the question.
+        for (pause, id) in [(0, 2), (200, 3)] {
+            let missed = delete(id);
+            cluster.sql(DB, &format!("SELECT pg_terminate_backend(pid) FROM ({asks}) AS a(pid)")).unwrap();
+            std::thread::sleep(Duration::from_millis(pause));
+            assert!(is_known(&missed), "ended by the server, {pause} ms");
+        }
+        for (pause, id) in [(0, 4), (200, 5)] {
+            let missed = delete(id);
+            proxy.cut();
+            std::thread::sleep(Duration::from_millis(pause));
+            let (table, mapping) = (oid(&cluster, "t"), u64::from(id));
+            assert!(runtime.block_on(retention.table(table, mapping)).is_some(), "cut, {pause} ms");
+            capturing.wait_for(&Condition::Capturing);
+            assert!(is_known(&missed), "cut, {pause} ms");
+        }
+        // A silent one costs the patience of one question.
+        let missed = delete(6);
+        let deaf = cluster.one(DB, asks);
+        assert!(proxy.stall() > 0);
+        assert!(!is_known(&missed), "nothing answers");
+        capturing.wait_for(&Condition::Capturing);
+        wait_for("an answer on a new session", PATIENCE, || Ok(is_known(&missed))).unwrap();
+        let other = format!("SELECT count(*) FROM ({asks}) AS a(pid) WHERE pid <> {deaf}");
+        assert_eq!(cluster.one(DB, &other), "1", "the silent session is used no more");
+        capturing.end();
+    });
+}
+
 #[test]
 fn a_target_that_cannot_be_captured_is_named_and_tried_again() {
     Major::each(1, |major| {
@@ -241,6 +296,87 @@ fn a_target_that_cannot_be_captured_is_named_and_tried_again() {
         cluster.sql(DB, "ALTER SYSTEM SET wal_level = logical").unwrap();
         cluster.restart(testkit::StopMode::Fast).unwrap();
         capturing.wait_for(&Condition::Capturing);
+        capturing.end();
+    });
+}
+
+/// The stream names its database, so pg_hba.conf needs no line for replication.
+#[test]
+fn a_target_that_rejects_physical_replication_connections_is_captured() {
+    Major::each(1, |major| {
+        let hba = "host replication all all reject\nlocal replication all reject\n\
+                   host postgres all 127.0.0.1/32 trust\nlocal all all trust\n";
+        let cluster = Cluster::builder(major).hba(hba).start().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        cluster.sql(DB, TABLES).unwrap();
+        let capturing = Capturing::start(&cluster, dir.path());
+        cluster.sql(DB, "DELETE FROM t WHERE id = 1").unwrap();
+        capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
+        capturing.end();
+    });
+}
+
+/// Other limits on connections have the code of that on walsenders, and other remedies.
+#[test]
+fn a_limit_of_the_role_is_not_taken_for_that_on_walsenders() {
+    Major::each(1, |major| {
+        let cluster = cluster(major);
+        let dir = tempfile::tempdir().unwrap();
+        cluster.sql(DB, "CREATE ROLE few LOGIN REPLICATION CONNECTION LIMIT 1").unwrap();
+        let url = cluster.url(DB).replace("postgres://postgres@", "postgres://few@");
+        let capturing = Capturing::begin_at(&url, dir.path(), None);
+        let is_told = || {
+            let condition = capturing.retention.condition();
+            assert!(!matches!(condition, Condition::Unfit(_)), "{condition}");
+            Ok(condition.to_string().contains("too many connections for role \"few\""))
+        };
+        wait_for("the limit to be told", PATIENCE, is_told).unwrap();
+        cluster.sql(DB, "ALTER ROLE few CONNECTION LIMIT -1").unwrap();
+        capturing.wait_for(&Condition::Capturing);
+        capturing.end();
+    });
+}
+
+/// Capture hangs on a server that is gone, while its address leads to one whose WAL is behind.
+/// Positions of the two mean different things.
+#[test]
+fn d1_a_server_in_the_place_of_the_captured_one_is_not_answered_for() {
+    Major::each(1, |major| {
+        let (mut cluster, dir) = (cluster(major), tempfile::tempdir().unwrap());
+        cluster.sql(DB, TABLES).unwrap();
+        cluster.stop(testkit::StopMode::Fast).unwrap();
+        let (data, older) = (cluster.data_dir(), cluster.data_dir().with_file_name("older"));
+        let run = |program: &str, option: &str, paths: &[&std::path::Path]| {
+            assert!(std::process::Command::new(program).arg(option).args(paths).status().unwrap().success());
+        };
+        run("cp", "-a", &[&data, &older]);
+        cluster.start_again().unwrap();
+        let proxy = Proxy::to(cluster.port()).unwrap();
+        let capturing = Capturing::begin_at(&proxy.url(&cluster.url(DB)), dir.path(), None);
+        capturing.wait_for(&Condition::Capturing);
+        let ahead =
+            "SELECT pg_logical_emit_message(false, 'noise', repeat('x', 1000000)) FROM generate_series(1, 5)";
+        cluster.sql(DB, ahead).unwrap();
+        cluster.sql(DB, "DELETE FROM t WHERE id = 1").unwrap();
+        capturing.tombstone(&cluster, by_id(&cluster, "t", "1"));
+        assert!(proxy.stall() > 0);
+        cluster.stop(testkit::StopMode::Immediate).unwrap();
+        run("rm", "-rf", &[&data]);
+        run("cp", "-a", &[&older, &data]);
+        cluster.start_again().unwrap();
+        cluster.sql(DB, "DELETE FROM t WHERE id = 2").unwrap();
+        let ask = |id: &str| {
+            let missed = Missed { key: by_id(&cluster, "t", id), time: PgTimestamp(i64::MAX) };
+            capturing.runtime.block_on(capturing.retention.ask(&[missed]))[0]
+        };
+        assert_eq!(capturing.retention.condition(), Condition::Capturing, "it hangs");
+        assert_eq!(ask("2"), Answer::NotCovered);
+        assert_eq!(capturing.retention.condition(), Condition::Capturing, "it hung until now");
+        // It is noticed when the server has been silent for too long.
+        let is_anew = || Ok(matches!(ask("1"), Answer::NotSeen { .. }));
+        wait_for("what was remembered to be discarded", PATIENCE * 3, is_anew).unwrap();
+        let why = capturing.retention.not_covered_because().unwrap();
+        assert!(why.contains("failed over or was restored"), "{why}");
         capturing.end();
     });
 }

@@ -146,3 +146,53 @@ fn d2_only_a_transaction_that_may_be_in_commit_holds_the_horizon() {
         capturing.end();
     });
 }
+
+/// Another database of the publisher, which stands for a third server.
+const THIRD: &str = "third";
+
+/// Lets the publisher subscribe to a table of the third server.
+fn forwards(publisher: &Cluster) {
+    publisher.sql(DB, &format!("CREATE DATABASE {THIRD}")).unwrap();
+    let table = "CREATE TABLE forwarded (id int PRIMARY KEY)";
+    publisher.sql(DB, table).unwrap();
+    publisher.sql(THIRD, &format!("{table}; CREATE PUBLICATION forwarded FOR TABLE forwarded")).unwrap();
+    publisher.sql(THIRD, "SELECT pg_create_logical_replication_slot('forwarded', 'pgoutput')").unwrap();
+    let subscribe = format!(
+        "CREATE SUBSCRIPTION forwarded CONNECTION '{}' PUBLICATION forwarded \
+         WITH (create_slot = false, slot_name = 'forwarded', copy_data = false)",
+        publisher.url(THIRD)
+    );
+    publisher.sql(DB, &subscribe).unwrap();
+    publisher.sql(THIRD, "INSERT INTO forwarded VALUES (1)").unwrap();
+    let arrived = "SELECT count(*) FROM forwarded";
+    wait_for("what is forwarded", PATIENCE, || Ok(publisher.one(DB, arrived) == "1")).unwrap();
+}
+
+#[test]
+fn d2_an_apply_worker_of_the_publisher_does_not_hold_the_horizon() {
+    Major::each(1, |major| {
+        let (publisher, target, flushed) = (publisher(major), cluster(major), Flushed::default());
+        let (capturing, _dir) = start(&publisher, &target, &flushed, "");
+        flushed.everything();
+        forwards(&publisher);
+        // Beside it, a prepared transaction sleeps. The worker does not commit that.
+        publisher.sql(DB, "BEGIN; INSERT INTO t VALUES (1); PREPARE TRANSACTION 'p'").unwrap();
+        moves_past(&capturing, delete(&target, 1));
+        // The worker has a transaction open, and waits for a writer that is idle in its own.
+        let idle = capturing.runtime.block_on(async {
+            let info = ConnInfo::parse(&publisher.url(DB)).unwrap();
+            let session = client::connect(&info, "idle", &[]).await.unwrap();
+            session.batch_execute("BEGIN; INSERT INTO forwarded VALUES (2)").await.unwrap();
+            session
+        });
+        publisher.sql(THIRD, "INSERT INTO forwarded VALUES (2)").unwrap();
+        let holds = "SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) \
+                     WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted \
+                     AND a.backend_type LIKE 'logical replication%worker'";
+        wait_for("the worker's transaction", PATIENCE, || Ok(publisher.one(DB, holds) == "1")).unwrap();
+        moves_past(&capturing, delete(&target, 2));
+        assert_eq!(publisher.one(DB, holds), "1", "the worker waits as before");
+        drop(idle);
+        capturing.end();
+    });
+}

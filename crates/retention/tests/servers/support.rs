@@ -19,7 +19,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Capturing {
     pub(crate) runtime: Runtime,
     pub(crate) retention: Arc<Retention>,
-
     pub(crate) stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -31,10 +30,15 @@ impl Capturing {
 
     /// Begins, in a pair if there is a slot of the other direction.
     pub(crate) fn begin_with(cluster: &Cluster, dir: &Path, shared_slot: Option<SharedSlot>) -> Capturing {
+        Capturing::begin_at(&cluster.url(DB), dir, shared_slot)
+    }
+
+    /// Begins on a target by its address.
+    pub(crate) fn begin_at(target: &str, dir: &Path, shared_slot: Option<SharedSlot>) -> Capturing {
         let runtime = Runtime::new().unwrap();
         let settings = Settings {
             subscription: "s".parse().unwrap(),
-            target: ConnInfo::parse(&cluster.url(DB)).unwrap(),
+            target: ConnInfo::parse(target).unwrap(),
             shared_slot,
             dir: dir.to_owned(),
             bounds: Bounds::default(),

@@ -65,7 +65,7 @@ fn source(conflict: &StoredConflict) -> String {
     format!("transaction {remote_xid}, committed at {remote_time}{origin}, finished at {finished_at}")
 }
 
-/// Who wrote the target's row.
+/// Who wrote the target's row, or deleted it.
 fn target(conflict: &StoredConflict) -> String {
     let Some(xid) = conflict.local_xid else {
         return match conflict.kind.ends_with("_missing") {
@@ -83,7 +83,8 @@ fn target(conflict: &StoredConflict) -> String {
         Some(time) => format!(" at {time}"),
         None => "; track_commit_timestamp would say when, and from which origin".to_owned(),
     };
-    format!("the row was last written by transaction {xid}{by}{at}")
+    let did = if conflict.kind == "update_deleted" { "deleted" } else { "last written" };
+    format!("the row was {did} by transaction {xid}{by}{at}")
 }
 
 /// What became of the change.

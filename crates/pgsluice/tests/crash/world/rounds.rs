@@ -137,7 +137,7 @@ impl World {
         let first = self.tally.held == 0 || victim == Victim::Link && self.tally.answers_lost == 0;
         let coin = first || self.random.random_bool(0.5);
         let hold = wanted == Phase::Commit && victim.may_find_commit_held() && coin;
-        let held = hold && hold_in_commit(&self.recorder, backend);
+        let held = hold && hold_in_commit(&self.recorder, backend, &self.pair.target.url("postgres"));
         let freeze = victim == Victim::Sluice && self.is_fleeting(wanted);
         let frozen = !held && freeze && freeze_in(&self.recorder, wanted, self.sluice.pid());
         if !held && !frozen && !await_phase(&self.recorder, wanted, &mut self.random) {
