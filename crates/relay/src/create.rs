@@ -28,6 +28,20 @@ pub enum SnapshotWish {
     Nothing,
 }
 
+impl SnapshotWish {
+    /// As an option of `CREATE_REPLICATION_SLOT` at a publisher of `major`.
+    pub(crate) fn words(self, major: u32) -> &'static str {
+        match (self, major >= PARENTHESES_SINCE) {
+            (SnapshotWish::Export, true) => "(SNAPSHOT 'export')",
+            (SnapshotWish::Export, false) => "EXPORT_SNAPSHOT",
+            (SnapshotWish::Use, true) => "(SNAPSHOT 'use')",
+            (SnapshotWish::Use, false) => "USE_SNAPSHOT",
+            (SnapshotWish::Nothing, true) => "(SNAPSHOT 'nothing')",
+            (SnapshotWish::Nothing, false) => "NOEXPORT_SNAPSHOT",
+        }
+    }
+}
+
 /// The options of a logical slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotOptions {

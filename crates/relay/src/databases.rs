@@ -230,8 +230,33 @@ impl Databases {
         confirmed: Lsn,
         from: (Lsn, Lsn),
     ) -> Result<(Cursor, FormHandle), Told> {
-        let mut forms = self.forms();
         let near = Lsn::new(from.1.as_u64().saturating_sub(GROUP_BYTES));
+        self.enter_near(key, confirmed, from, near)
+    }
+
+    /// [`Databases::enter`] for a subscriber whose form has failed before it had anything to send:
+    /// perhaps at what ended before `confirmed`. So nothing is decoded of that now. `restart` is
+    /// the anchor of the subscriber's own slot.
+    ///
+    /// # Errors
+    /// As [`Databases::enter`].
+    pub fn enter_alone(
+        &self,
+        key: &FormKey,
+        confirmed: Lsn,
+        restart: Lsn,
+    ) -> Result<(Cursor, FormHandle), Told> {
+        self.enter_near(key, confirmed, (confirmed, restart), confirmed)
+    }
+
+    fn enter_near(
+        &self,
+        key: &FormKey,
+        confirmed: Lsn,
+        from: (Lsn, Lsn),
+        near: Lsn,
+    ) -> Result<(Cursor, FormHandle), Told> {
+        let mut forms = self.forms();
         if let Some(entered) = forms.enter(key, confirmed, near) {
             return Ok(entered);
         }

@@ -19,6 +19,7 @@
 //! | `tidy` | what nobody needs goes: WAL, anchors, slots that are given up |
 //! | `walsender`, `lag` | a form's track, sent to one subscriber, and how late that is |
 //! | `senders` | the streams that run |
+//! | `together` | sessions that make slots at the same time share a point and its snapshot |
 //! | `create` | the options of `CREATE_REPLICATION_SLOT` |
 //! | `form` | the options of `START_REPLICATION`: what a subscriber asks for |
 //! | `forewarning` | tables that will end a stream, named before it begins |
@@ -52,6 +53,7 @@ mod shadow;
 mod slots;
 mod standbys;
 mod tidy;
+mod together;
 mod told;
 mod trim;
 mod upstream;
@@ -77,4 +79,4 @@ pub use told::Told;
 pub use trim::WalKeep;
 pub use upstream::Upstream;
 pub use views::Views;
-pub use walsender::{Ended, RestartOf, Sent, SentShown, Walsender};
+pub use walsender::{Ended, EnterAlone, RestartOf, Sent, SentShown, Walsender};

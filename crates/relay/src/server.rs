@@ -13,7 +13,6 @@ use listener::{Arrival, Door, Limits, Rules, Socket, Tls, UserMap};
 use proto::frame::ServerError;
 use proto::startup::Purpose;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use wal_dir::Writer;
@@ -30,6 +29,7 @@ use crate::session::{Context, MAKING_MAX, serve_replication};
 use crate::slots::{Retention, Slots};
 use crate::standbys;
 use crate::tidy::tidy;
+use crate::together::Together;
 use crate::trim::{WalKeep, trim};
 use crate::upstream::Upstream;
 use crate::views::Views;
@@ -256,7 +256,7 @@ impl Relay {
             cancels: Cancels::default(),
             received,
             readers,
-            making: Semaphore::new(MAKING_MAX),
+            together: Together::new(MAKING_MAX),
             waits_for_standbys: !settings.synchronized_standby_slots.is_empty(),
             retention: settings.retention,
             wal_sender_timeout: settings.timeouts.wal_sender_timeout,

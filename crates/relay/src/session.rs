@@ -8,8 +8,7 @@
 //! The session upstream begins with the first statement that needs it. Most connections of
 //! subscribers only stream.
 //!
-//! A slot's consistent point and its snapshot come from a temporary slot of the publisher, which is
-//! dropped at once (rule L1). So the snapshot that a copy uses equals all commits before the point.
+//! The snapshot that a copy uses equals all commits before its slot's point (`point`).
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +22,6 @@ use proto::command::{self, Command, CreateSlot};
 use proto::frame::{self, Frame, ServerError};
 use proto::scram::ClientKeys;
 use proto::startup::Startup;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use wal_dir::Readers;
 
@@ -37,10 +35,13 @@ use crate::receiver::Received;
 use crate::rights::may_replicate;
 use crate::senders::{Senders, Stream};
 use crate::slots::{ActiveSlot, Retention, SlotState, Slots};
+use crate::together::Together;
 use crate::told::{Told, code, fatal};
 use crate::upstream::Upstream;
 use crate::views::Views;
 use crate::walsender::{Ended, Sent, SentShown, Walsender};
+
+mod point;
 
 /// The longest query that is taken.
 const QUERY_SIZE_MAX: usize = 64 << 20;
@@ -88,8 +89,8 @@ pub struct Context {
     pub received: Arc<Received>,
     /// What of it may be read.
     pub readers: Readers,
-    /// Who may make a temporary slot at the publisher now.
-    pub making: Semaphore,
+    /// Who makes a temporary slot at the publisher now, and who waits for one.
+    pub(crate) together: Together,
     /// WAL waits for standbys, so that a subscriber can follow a failover.
     pub waits_for_standbys: bool,
     /// When slots are given up.
@@ -141,6 +142,11 @@ impl From<listener::LinkError> for Halt {
     }
 }
 
+/// As a server that shuts down.
+fn stopped() -> Halt {
+    Halt::Fatal(fatal("57P01", "terminating connection due to administrator command"))
+}
+
 struct Session<'a> {
     context: &'a Context,
     startup: Startup,
@@ -161,6 +167,8 @@ struct Session<'a> {
     /// Temporary slots that go with the session, or with its next error.
     temporary: Vec<ActiveSlot>,
     slots_made: u64,
+    /// The transaction has begun as that of a copy, and nothing has run in it.
+    is_fresh_for_copy: bool,
 }
 
 /// Serves a client with a logical replication connection, until it goes.
@@ -198,6 +206,7 @@ pub async fn serve_replication(client: Client, context: &Context) {
         skips_to_sync: false,
         temporary: Vec::new(),
         slots_made: 0,
+        is_fresh_for_copy: false,
     };
     session.welcome();
     if let Halt::Fatal(error) = session.run().await {
@@ -234,10 +243,7 @@ impl Session<'_> {
         self.link.flush().await?;
         let frame = tokio::select! {
             frame = self.link.frame(QUERY_SIZE_MAX) => frame?,
-            () = self.context.stop.cancelled() => {
-                let message = "terminating connection due to administrator command";
-                return Err(Halt::Fatal(fatal("57P01", message)));
-            }
+            () = self.context.stop.cancelled() => return Err(stopped()),
         };
         match frame.tag {
             b'X' => return Err(Halt::Gone),
@@ -493,6 +499,8 @@ impl Session<'_> {
             }
             append(&mut self.link.outbox, &frame);
             if is_end {
+                self.is_fresh_for_copy =
+                    self.status == TransactionStatus::Open && Session::begins_copy(query);
                 return Ok(());
             }
             if self.link.outbox.len() >= 64 << 10 {
@@ -575,38 +583,6 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// A point of the publisher and its snapshot, from a slot that is dropped at once.
-    async fn consistent_point(&mut self, wish: SnapshotWish) -> Result<(Lsn, Option<String>), Halt> {
-        self.slots_made += 1;
-        // Another relay of the same publisher has other keys.
-        let unique = self.cancellable.key.iter().take(4).map(|byte| format!("{byte:02x}"));
-        let name = format!("pgsluice_relay_{}_{}", unique.collect::<String>(), self.slots_made);
-        let words = match (wish, self.context.major) {
-            (SnapshotWish::Use, 15..) => "(SNAPSHOT 'use')",
-            (SnapshotWish::Use, _) => "USE_SNAPSHOT",
-            (SnapshotWish::Export, 15..) => "(SNAPSHOT 'export')",
-            (SnapshotWish::Export, _) => "EXPORT_SNAPSHOT",
-            (SnapshotWish::Nothing, 15..) => "(SNAPSHOT 'nothing')",
-            (SnapshotWish::Nothing, _) => "NOEXPORT_SNAPSHOT",
-        };
-        let command = format!("CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput {words}");
-        let context = self.context;
-        let making = tokio::select! {
-            making = context.making.acquire() => making.ok(),
-            () = context.stop.cancelled() => None,
-        };
-        let row = self.row_of(&command).await?;
-        let text = |at: usize| row.get(at).cloned().flatten();
-        let point = text(1).and_then(|point| point.parse().ok());
-        let none = || Told::new(code::INTERNAL_ERROR, "the publisher named no consistent point");
-        // An exported snapshot ends with the next command of its session.
-        if wish != SnapshotWish::Export {
-            self.row_of(&format!("DROP_REPLICATION_SLOT {name}")).await?;
-        }
-        drop(making);
-        Ok((point.ok_or_else(none)?, text(2)))
-    }
-
     /// The options of a new slot, if the relay can make it.
     fn slot_options(&self, create: &CreateSlot) -> Result<SlotOptions, Told> {
         SlotOptions::check_grammar(create, self.context.major)?;
@@ -623,15 +599,12 @@ impl Session<'_> {
         let options = SlotOptions::read(create, self.context.major)?;
         crate::create::check_name(&create.slot, self.context.major)?;
         self.may_fail_over(options.failover)?;
-        let (option, must) = match (options.snapshot, self.status) {
-            (SnapshotWish::Use, TransactionStatus::Idle) => ("use", "must"),
-            (SnapshotWish::Export, TransactionStatus::Open) => ("export", "must not"),
+        let must = match (options.snapshot, self.status) {
+            (SnapshotWish::Use, TransactionStatus::Idle) => "must",
+            (SnapshotWish::Export, TransactionStatus::Open) => "must not",
             _ => return Ok(options),
         };
-        let words = match self.context.major {
-            15.. => format!("(SNAPSHOT '{option}')"),
-            _ => format!("{}_SNAPSHOT", option.to_ascii_uppercase()),
-        };
+        let words = options.snapshot.words(self.context.major);
         // The server has no code of its own for it.
         Err(Told::internal(&format!(
             "CREATE_REPLICATION_SLOT ... {words} {must} be called inside a transaction"
@@ -692,6 +665,7 @@ impl Session<'_> {
         // Anchors are looked at when the subscriber confirms, which is rare.
         let restart_of =
             |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
+        let enter_alone = || context.databases.enter_alone(&key, start, restart);
         let listed = context.senders.list(Stream {
             pid: self.cancellable.pid,
             user: self.role.clone(),
@@ -705,7 +679,7 @@ impl Session<'_> {
         let sender = Walsender::new(
             link,
             (cursor, slot, start),
-            (form, &restart_of),
+            (form, &restart_of, &enter_alone),
             self.context.wal_sender_timeout,
             sent,
         );

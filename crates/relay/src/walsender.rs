@@ -44,6 +44,9 @@ const EARLY: Duration = Duration::from_secs(60);
 /// Where decoding would begin again, if everything before a position was confirmed.
 pub type RestartOf<'a> = &'a (dyn Fn(Lsn) -> Lsn + Send + Sync);
 
+/// Enters a form in which nothing is decoded that ended before the sender's own beginning.
+pub type EnterAlone<'a> = &'a (dyn Fn() -> Result<(Cursor, FormHandle), Told> + Send + Sync);
+
 /// What a sender has sent and heard, as `pg_stat_replication` shows it.
 #[derive(Debug, Default)]
 pub struct Sent {
@@ -170,6 +173,8 @@ pub struct Walsender<'a> {
     slot: ActiveSlot,
     form: FormHandle,
     restart_of: RestartOf<'a>,
+    /// `None` when it was done.
+    enter_alone: Option<EnterAlone<'a>>,
     /// `wal_sender_timeout`; zero: never.
     timeout: Duration,
     figures: Arc<Sent>,
@@ -188,10 +193,14 @@ pub struct Walsender<'a> {
 
 impl<'a> Walsender<'a> {
     /// Makes a sender that begins at `start`. The subscriber waits for `CopyBothResponse`.
+    ///
+    /// If `form` ends before it had anything for this subscriber, the sender goes on with what
+    /// `enter_alone` returns. The form may have failed at what ended before `start`, which a server
+    /// would not look at.
     pub fn new(
         mut link: Link,
         (cursor, slot, start): (Cursor, ActiveSlot, Lsn),
-        (form, restart_of): (FormHandle, RestartOf<'a>),
+        (form, restart_of, enter_alone): (FormHandle, RestartOf<'a>, EnterAlone<'a>),
         timeout: Duration,
         figures: Arc<Sent>,
     ) -> Walsender<'a> {
@@ -205,6 +214,7 @@ impl<'a> Walsender<'a> {
             slot,
             form,
             restart_of,
+            enter_alone: Some(enter_alone),
             timeout,
             figures,
             sent: start,
@@ -249,13 +259,25 @@ impl<'a> Walsender<'a> {
                 self.figures.wakeups.fetch_add(1, Ordering::Relaxed);
             }
             // What came before the end is sent first.
-            why = self.form.end.ended(), if is_dry => {
-                return Err(Ended::Refused(Told::new(code::INTERNAL_ERROR, why)));
-            }
+            why = self.form.end.ended(), if is_dry => self.form_ended(why, stop)?,
             () = tokio::time::sleep_until(due) => {}
             () = stop.cancelled() => return Err(Ended::Stopped),
         }
         self.look()
+    }
+
+    fn form_ended(&mut self, why: String, stop: &CancellationToken) -> Result<(), Ended> {
+        if stop.is_cancelled() {
+            return Err(Ended::Stopped);
+        }
+        let has_sent = self.figures.bytes.load(Ordering::Relaxed) > 0;
+        let Some(enter) = self.enter_alone.take().filter(|_| !has_sent) else {
+            return Err(Ended::Refused(Told::new(code::INTERNAL_ERROR, why)));
+        };
+        tracing::debug!("decoding for this subscriber begins at its own place, because: {why}");
+        (self.cursor, self.form) = enter().map_err(Ended::Refused)?;
+        self.is_dry = false;
+        Ok(())
     }
 
     /// Takes what comes next from the track.

@@ -14,7 +14,10 @@ use proto::frame::{self, Frame, copy_data_header};
 use proto::pgoutput::CommitInfo;
 use proto::pgoutput::encode;
 use proto::replication::{StandbyStatus, WalsenderMessage};
-use relay::{Ended, FormEnd, FormHandle, FormId, FormPosition, Sent, SlotState, Slots, Walsender};
+use relay::{
+    Ended, EnterAlone, FormEnd, FormHandle, FormId, FormPosition, RestartOf, Sent, SlotState, Slots, Told,
+    Walsender,
+};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -94,7 +97,9 @@ impl Stage {
             let link = Link::over(tokio::net::TcpStream::from_std(accepted).unwrap());
             // A tenth is behind what was confirmed.
             let restart_of = |confirmed: Lsn| Lsn::new(confirmed.as_u64() - 100);
-            let sender = Walsender::new(link, (cursor, slot, START), (form, &restart_of), timeout, figures);
+            let enter_alone = || -> Result<_, Told> { panic!("the form has failed") };
+            let form = (form, &restart_of as RestartOf<'_>, &enter_alone as EnterAlone<'_>);
+            let sender = Walsender::new(link, (cursor, slot, START), form, timeout, figures);
             sender.run(&CancellationToken::new()).await
         });
         let mut subscriber = Subscriber { stream, inbox: BytesMut::new() };
