@@ -14,8 +14,9 @@ use testkit::{Cluster, Major, wait_for};
 
 use crate::{BOUND, DB, Served};
 
-/// Slots that are made while clients write.
-const SLOTS: usize = 12;
+/// Slots that are made while clients write, as many at the same time.
+const SLOTS: usize = 32;
+const TOGETHER: usize = 8;
 const WRITERS: usize = 4;
 
 /// What the snapshot of a new slot of the relay sees, and the slot's point.
@@ -70,62 +71,169 @@ fn l1_a_snapshot_sees_all_commits_before_the_slots_point_and_no_other() {
                 });
             }
             let runtime = tokio::runtime::Runtime::new().unwrap();
-            let seen: Vec<_> =
-                (0..SLOTS).map(|number| runtime.block_on(seen(&place, major, number))).collect();
+            let mut all = Vec::new();
+            for first in (0..SLOTS).step_by(TOGETHER) {
+                let number = first..first + TOGETHER;
+                let making: Vec<_> = number
+                    .map(|number| {
+                        let place = place.clone();
+                        runtime.spawn(async move { seen(&place, major, number).await })
+                    })
+                    .collect();
+                all.extend(making.into_iter().map(|made| runtime.block_on(made).unwrap()));
+            }
             stop.store(true, Ordering::Relaxed);
-            seen
+            all
         });
         let ends = ends(publisher);
-        let mut sizes = BTreeSet::new();
+        let (mut sizes, mut points) = (BTreeSet::new(), BTreeSet::new());
         for (point, ids) in seen {
             let expected: BTreeSet<String> =
                 ends.iter().filter(|(_, end)| **end <= point).map(|(id, _)| id.clone()).collect();
             let differ: Vec<_> = expected.symmetric_difference(&ids).take(5).collect();
             assert!(differ.is_empty(), "at {point}: {differ:?} of {} and {}", expected.len(), ids.len());
             sizes.insert(ids.len());
+            points.insert(point);
         }
-        assert!(sizes.len() > SLOTS / 2, "nobody wrote meanwhile: {sizes:?}");
+        println!("{major}: {SLOTS} slots have {} points", points.len());
+        assert!(sizes.len() > SLOTS / TOGETHER, "nobody wrote meanwhile: {sizes:?}");
+        assert!(points.len() < SLOTS, "nobody shared a point");
     });
 }
 
-/// Each takes a slot of the publisher for a moment. That moment lasts as long as a transaction that
-/// was open before.
-#[test]
-fn slots_that_are_made_together_take_few_of_the_publishers() {
-    let major = *Major::under_test().last().unwrap();
-    let served = Served::on(major);
-    let publisher = &served.publisher;
-    publisher.sql(DB, "CREATE TABLE ledger (id serial PRIMARY KEY); GRANT SELECT ON ledger TO sub").unwrap();
-    let place = ConnInfo::parse(&served.place()).unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    // The relay knows the database's catalogs afterwards.
-    runtime.block_on(seen(&place, major, 0));
-    let open = runtime.block_on(async {
-        let (session, connection) =
-            tokio_postgres::connect(&publisher.url(DB), tokio_postgres::NoTls).await.unwrap();
-        tokio::spawn(connection);
-        session.batch_execute("BEGIN; INSERT INTO ledger DEFAULT VALUES").await.unwrap();
-        session
-    });
-    let making: Vec<_> = (1..=6)
-        .map(|number| {
-            let place = place.clone();
-            runtime.spawn(async move { seen(&place, major, number).await })
+/// A relay whose publisher has a transaction open, so that no slot can be made.
+struct Held {
+    served: Served,
+    major: Major,
+    place: ConnInfo,
+    runtime: tokio::runtime::Runtime,
+    open: tokio_postgres::Client,
+}
+
+/// Slots that the relay has at the publisher now.
+const MADE: &str = "SELECT slot_name, active_pid FROM pg_replication_slots
+                     WHERE slot_name LIKE 'pgsluice\\_relay\\_%'";
+/// Sessions that wait to be let make one.
+const WAITING: &str = "SELECT pid FROM pg_stat_activity
+                        WHERE query LIKE 'BEGIN READ ONLY%' AND state = 'idle in transaction'";
+
+impl Held {
+    fn new() -> Held {
+        let major = *Major::under_test().last().unwrap();
+        let served = Served::on(major);
+        let table = "CREATE TABLE ledger (id serial PRIMARY KEY); GRANT SELECT ON ledger TO sub";
+        served.publisher.sql(DB, table).unwrap();
+        let place = ConnInfo::parse(&served.place()).unwrap();
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        // The relay knows the database's catalogs afterwards.
+        runtime.block_on(seen(&place, major, 0));
+        let url = served.publisher.url(DB);
+        let open = runtime.block_on(async {
+            let (open, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+            tokio::spawn(connection);
+            open.batch_execute("BEGIN; INSERT INTO ledger DEFAULT VALUES").await.unwrap();
+            open
+        });
+        Held { served, major, place, runtime, open }
+    }
+
+    fn ask(&self, numbers: std::ops::Range<usize>) -> Vec<Asked> {
+        let ask = |number| {
+            let (place, major) = (self.place.clone(), self.major);
+            self.runtime
+                .spawn(async move { tokio::time::timeout(BOUND, seen(&place, major, number)).await.unwrap() })
+        };
+        numbers.map(ask).collect()
+    }
+
+    fn rows(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        self.served.publisher.sql(DB, sql).unwrap()
+    }
+
+    fn wait(&self, what: &str, sql: &str, count: usize) {
+        wait_for(what, BOUND, || Ok(self.rows(sql).len() == count)).unwrap();
+    }
+
+    /// Ends the session that makes a slot which `known` has not.
+    fn end_maker(&self, known: &[Vec<Option<String>>]) {
+        let mut maker = None;
+        wait_for("a slot that is being made", BOUND, || {
+            maker = self.rows(MADE).into_iter().find(|slot| !known.contains(slot));
+            Ok(maker.is_some())
         })
-        .collect();
-    let count = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'pgsluice\\_relay\\_%'";
-    wait_for("slots that are being made", BOUND, || Ok(publisher.one(DB, count) == "4")).unwrap();
+        .unwrap();
+        let pid = maker.unwrap()[1].clone().unwrap();
+        self.rows(&format!("SELECT pg_terminate_backend({pid})"));
+    }
+}
+
+type Asked = tokio::task::JoinHandle<(Lsn, BTreeSet<String>)>;
+
+/// Each slot of the publisher waits for transactions that were open before. So four are made at a
+/// time, and who waits for a place shares the next one with all who wait.
+///
+/// Fails if a session takes over what had begun before it asked: it would not see what was committed
+/// meanwhile.
+#[test]
+fn slots_that_are_made_together_share_the_publishers() {
+    let held = Held::new();
+    let first = held.ask(1..5);
+    held.wait("slots that are being made", MADE, 4);
+    held.rows("INSERT INTO ledger DEFAULT VALUES");
+    let late = held.ask(5..17);
+    held.wait("sessions that wait", WAITING, 12);
     for _ in 0..20 {
-        assert_eq!(publisher.one(DB, count), "4");
+        assert_eq!(held.rows(MADE).len(), 4);
         // Only time can show that there come no more.
         std::thread::sleep(Duration::from_millis(25));
     }
-    runtime.block_on(async {
-        open.batch_execute("COMMIT").await.unwrap();
-        for made in making {
-            let (_, ids) = made.await.unwrap();
-            assert_eq!(ids.len(), 1, "all of them were made behind the transaction");
+    held.runtime.block_on(async {
+        held.open.batch_execute("COMMIT").await.unwrap();
+        for made in first {
+            made.await.unwrap();
         }
+        let mut points = BTreeSet::new();
+        for made in late {
+            let (point, ids) = made.await.unwrap();
+            assert_eq!(ids.len(), 2, "all of them were asked for behind the row");
+            points.insert(point);
+        }
+        assert_eq!(points.len(), 1, "{points:?}");
     });
-    assert_eq!(publisher.one(DB, count), "0");
+    assert!(held.rows(MADE).is_empty());
+}
+
+/// Who makes a slot for others may be ended. The others then ask again.
+#[test]
+fn sessions_whose_slot_another_was_making_ask_again_when_that_one_ends() {
+    let held = Held::new();
+    let first = held.ask(1..5);
+    held.wait("slots that are being made", MADE, 4);
+    let late = held.ask(5..11);
+    held.wait("sessions that wait", WAITING, 6);
+    // The place of the one that is ended goes to one of the others, which makes a slot for them all.
+    held.end_maker(&[]);
+    held.wait("sessions that wait for that one", WAITING, 5);
+    held.wait("slots that are being made", MADE, 4);
+    let mut known = held.rows(MADE);
+    known.sort_by_key(|slot| slot[1].as_deref().unwrap().parse::<u32>().unwrap());
+    // Its process is the newest.
+    held.end_maker(&known[..3]);
+    held.wait("sessions that wait for the next one", WAITING, 4);
+    held.runtime.block_on(async {
+        held.open.batch_execute("COMMIT").await.unwrap();
+        let mut lost = [0, 0];
+        let mut points = BTreeSet::new();
+        for made in first {
+            lost[0] += usize::from(made.await.is_err());
+        }
+        for made in late {
+            match made.await {
+                Ok((point, _)) => drop(points.insert(point)),
+                Err(_) => lost[1] += 1,
+            }
+        }
+        assert_eq!((lost, points.len()), ([1, 1], 1), "{points:?}");
+    });
+    assert!(held.rows(MADE).is_empty());
 }
