@@ -159,6 +159,12 @@ impl Anchors {
         Ok(())
     }
 
+    /// The greatest place up to which an anchor needs WAL.
+    #[must_use]
+    pub(crate) fn greatest(&self) -> Option<Lsn> {
+        self.known.values().max().copied()
+    }
+
     /// Removes all of them: no slot names any.
     ///
     /// # Errors

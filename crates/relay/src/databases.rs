@@ -314,6 +314,14 @@ impl Databases {
         Ok(self.decoding.add(decoder, (key.database, anchors), begins_at, limits))
     }
 
+    /// Whether an anchor knows of WAL behind `fork`.
+    pub(crate) fn have_more_than(&self, fork: Lsn) -> bool {
+        let known: Vec<SharedAnchors> = self.known().values().cloned().collect();
+        known
+            .iter()
+            .any(|anchors| anchors.lock().unwrap_or_else(PoisonError::into_inner).greatest() > Some(fork))
+    }
+
     /// Ends all forms, and removes anchors that know of WAL behind `fork`.
     ///
     /// # Errors

@@ -118,6 +118,14 @@ base::error_reference! {
         "Give the `--source` of the publisher. For another cluster, give another `--data-dir`.",
         &[OTHER],
     ),
+    Kind::Left { .. } => receiver(
+        "The publisher left its timeline",
+        Kind::Left { timeline: 3, fork: HERE },
+        "A standby was promoted in its place. The relay first finds the slots whose subscribers have more than the \
+        standby had, and goes on by itself.",
+        "Look at `pgsluice slots list`. Make subscriptions anew whose slots cannot be used any more.",
+        &[("pgsluice relay", "l2_a_subscriber_that_was_away_during_the_failover_is_refused_too")],
+    ),
     Kind::OtherHistory { .. } => receiver(
         "The publisher's history lacks the relay's timeline",
         Kind::OtherHistory { kept: 3, end: HERE, found: 4 },

@@ -5,8 +5,10 @@
 //! new timeline          '--------------------------->
 //! ```
 //! A subscriber that was sent more than the new timeline has of the old one cannot follow: its slot
-//! is invalidated, with both positions (rule L2, point 8). The others enter again. With
-//! `synchronized_standby_slots`, nothing behind the fork was sent to anybody.
+//! is invalidated, with both positions (rule L2, point 8). The others enter again. If the relay was
+//! started since it sent something, it does not know how far; then it compares with the place that
+//! the subscriber names when it comes. With `synchronized_standby_slots`, nothing behind the fork
+//! was sent to anybody.
 //!
 //! The order is that of the other removals: streams end, slots, anchors, WAL. After a crash in
 //! between, the same is found again.
@@ -22,6 +24,22 @@ use crate::told::Told;
 const STREAMS_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The publisher left its timeline at `fork`, and this process has received nothing behind it. An
+/// earlier one may have: WAL is received again from the beginning of a segment.
+///
+/// # Errors
+/// As [`take_back`].
+pub(crate) async fn leave_timeline(context: &Context, fork: Lsn) -> Result<(), Told> {
+    if context.slots.have_more_than(fork) || context.databases.have_more_than(fork) {
+        tracing::warn!("the publisher left its timeline at {fork}; the relay takes back what it had of more");
+        take_back(context, fork).await?;
+        context.begin_epoch();
+        return Ok(());
+    }
+    context.slots.pass(fork);
+    context.slots.keep_all()
+}
+
 /// Lets go of everything behind `fork` but the WAL itself. Streams begin again once the caller says
 /// that the WAL has gone, too ([`Context::begin_epoch`]).
 ///
@@ -29,8 +47,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A file cannot be written or removed; or a stream does not end. It can be tried again.
 pub(crate) async fn take_back(context: &Context, fork: Lsn) -> Result<(), Told> {
     let running = context.senders.running().into_iter();
-    let sent: Vec<String> =
-        running.filter(|stream| stream.sent.shown().sent > fork).map(|stream| stream.slot).collect();
+    let sent: Vec<(String, Lsn)> = running.map(|stream| (stream.slot, stream.sent.shown().sent)).collect();
     let tell = |invalidated: Vec<(String, String)>| {
         for (name, why) in invalidated {
             tracing::warn!("replication slot \"{name}\" was invalidated: {why}");

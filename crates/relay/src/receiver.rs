@@ -147,6 +147,11 @@ pub(crate) enum Kind {
         known: u64,
         found: u64,
     },
+    /// It left the timeline that is kept here, and nobody has heard of it yet.
+    Left {
+        timeline: u32,
+        fork: Lsn,
+    },
     /// The server's history does not have the timeline that is kept here.
     OtherHistory {
         kept: u32,
@@ -191,6 +196,7 @@ impl fmt::Display for ReceiverError {
                 "the relay's WAL is of system {known}, and the server is system {found}; give the connection string \
                  of the publisher, or begin with an empty data directory"
             ),
+            Kind::Left { timeline, fork } => write!(f, "the publisher left timeline {timeline} at {fork}"),
             Kind::OtherHistory { kept, end, found } => write!(
                 f,
                 "the relay has WAL of timeline {kept} up to {end}, and the server, on timeline {found}, does not come \
@@ -232,6 +238,17 @@ impl ReceiverError {
         }
     }
 
+    /// Where the publisher left its timeline, as far as that is not known elsewhere. A subscriber
+    /// may have more, since an earlier process of the relay may have received more: see
+    /// [`Receiver::goes_on_behind`].
+    #[must_use]
+    pub fn left(&self) -> Option<Lsn> {
+        match self.0 {
+            Kind::Left { fork, .. } => Some(fork),
+            _ => None,
+        }
+    }
+
     /// Whether somebody must bring WAL back to the archive, so that the same may come many times.
     #[must_use]
     pub fn waits_for_archive(&self) -> bool {
@@ -250,7 +267,9 @@ impl ReceiverError {
             Kind::Source(error) => !error.is_configuration(),
             Kind::Wal(error) => error.is_full() || error.fork().is_some(),
             Kind::Fill { error: FillError::Write(error), .. } => error.is_full(),
-            Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } | Kind::Fill { .. } => true,
+            Kind::Silent(_) | Kind::Ended | Kind::Answer { .. } | Kind::Fill { .. } | Kind::Left { .. } => {
+                true
+            }
             Kind::OtherSystem { .. } | Kind::OtherHistory { .. } | Kind::Gone { .. } => false,
         }
     }
@@ -266,6 +285,8 @@ pub struct Receiver {
     publisher: Publisher,
     /// The slot does not keep the WAL that is needed.
     gives_up_slot: bool,
+    /// Where the publisher left a timeline, as far as everybody has heard of it.
+    left: Option<Lsn>,
     received: Arc<Received>,
 }
 
@@ -322,6 +343,7 @@ impl Receiver {
             system_id,
             publisher: Publisher::default(),
             gives_up_slot: false,
+            left: None,
             received,
         };
         receiver.note();
@@ -463,6 +485,20 @@ impl Receiver {
         Ok(streaming)
     }
 
+    /// Everybody has let go of what they had behind `fork`, where the publisher left its timeline.
+    pub fn goes_on_behind(&mut self, fork: Lsn) {
+        self.left = Some(fork);
+    }
+
+    /// What comes behind `fork` comes only after everybody has heard of it. If more was received,
+    /// the writer says so.
+    fn must_be_known(&self, timeline: u32, fork: Lsn) -> Result<(), ReceiverError> {
+        if self.left == Some(fork) || self.writer.end() > fork {
+            return Ok(());
+        }
+        Err(ReceiverError(Kind::Left { timeline, fork }))
+    }
+
     fn note(&self) {
         self.received.written.store(self.writer.end().as_u64(), Ordering::Relaxed);
         self.received.timeline.store(self.writer.timeline(), Ordering::Relaxed);
@@ -482,6 +518,7 @@ impl Streaming<'_> {
                 return Err(ReceiverError(Kind::OtherHistory { kept, end, found: timeline }));
             };
             let fork = left[number].1;
+            self.receiver.must_be_known(kept, fork)?;
             if end < fork {
                 // What is missing up to the fork comes first.
                 self.is_left = true;
@@ -658,6 +695,7 @@ impl Streaming<'_> {
         let next: Option<(u32, Lsn)> =
             value(0).and_then(|next| next.parse().ok()).zip(value(1).and_then(|start| start.parse().ok()));
         let Some((next, start)) = next else { return Err(answer(doing, &rows)) };
+        self.receiver.must_be_known(self.receiver.writer.timeline(), start)?;
         let text = self.history(next).await?;
         self.receiver.writer.follow_timeline(next, start, &text)?;
         tracing::info!("the publisher went on at {start} on timeline {next}");

@@ -21,7 +21,7 @@ use crate::archive::WalArchive;
 use crate::cancel::Cancels;
 use crate::databases::{Databases, TrackLimits};
 use crate::decoding::Decoding;
-use crate::fork::take_back;
+use crate::fork::{leave_timeline, take_back};
 use crate::passthrough;
 use crate::receiver::{Received, Receiver, ReceiverError, ReceiverSettings};
 use crate::senders::Senders;
@@ -244,12 +244,14 @@ impl Relay {
         let system = Some(publisher.system);
         let receiver = Receiver::new(receiver, opened, system, Arc::clone(&received));
         let senders = Senders::default();
+        let limit = settings.retention.max_slot_wal_keep_bytes;
+        let limit = limit.map(|most| (Arc::clone(&received), most));
         let context = Context {
             upstream: Upstream::new(settings.source, settings.user_map),
             major: publisher.version.major(),
             system: publisher.system,
             parameters: publisher.parameters,
-            views: Views::new(slots.clone(), senders.clone()),
+            views: Views::limited(slots.clone(), senders.clone(), limit),
             slots,
             databases,
             senders,
@@ -346,14 +348,26 @@ async fn receive(receiver: &mut Receiver, context: &Context) -> Result<(), Relay
             match take_back(context, fork).await {
                 Ok(()) => {
                     receiver.cut(fork).map_err(RelayError::Receiver)?;
+                    receiver.goes_on_behind(fork);
                     context.begin_epoch();
+                }
+                Err(told) => tracing::warn!("{told}; trying again"),
+            }
+        }
+        if let Err(error) = &ended
+            && let Some(fork) = error.left()
+        {
+            match leave_timeline(context, fork).await {
+                Ok(()) => {
+                    receiver.goes_on_behind(fork);
+                    continue;
                 }
                 Err(told) => tracing::warn!("{told}; trying again"),
             }
         }
         match ended {
             Ok(()) => return Ok(()),
-            Err(error) if error.fork().is_some() => {}
+            Err(error) if error.fork().or(error.left()).is_some() => {}
             Err(error) if error.is_passing() => {
                 let told = with_causes(&error);
                 let is_known =

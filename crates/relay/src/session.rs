@@ -89,7 +89,7 @@ pub struct Context {
     pub received: Arc<Received>,
     /// What of it may be read.
     pub readers: Readers,
-    /// Who makes a temporary slot at the publisher now, and who waits for one.
+    /// The sessions that make a temporary slot at the publisher now, or wait for one.
     pub(crate) together: Together,
     /// WAL waits for standbys, so that a subscriber can follow a failover.
     pub waits_for_standbys: bool,
@@ -565,6 +565,7 @@ impl Session<'_> {
             two_phase_at: options.two_phase.then_some(point),
             failover: options.failover,
             invalidated: None,
+            left_at: None,
         };
         let slot = self.context.slots.create(state, create.temporary, self.cancellable.pid)?;
         if create.temporary {
@@ -721,6 +722,7 @@ impl Session<'_> {
     ) -> Result<(ActiveSlot, FormKey, Lsn), Told> {
         let slot = self.context.slots.acquire(slot, self.database, self.cancellable.pid)?;
         let mut form = Form::read(options, self.context.major)?;
+        slot.goes_on_from(start)?;
         let state = slot.state().map_or(Lsn::INVALID, |state| state.confirmed);
         // A server never starts earlier than what was confirmed.
         let start = start.max(state);

@@ -49,6 +49,9 @@ pub struct SlotState {
     /// Why it cannot be used any more, as `invalidation_reason` has it.
     #[serde(default)]
     pub invalidated: Option<String>,
+    /// The publisher has left its timeline here, and the slot's subscriber has not come back since.
+    #[serde(with = "lsn::optional", default)]
+    pub left_at: Option<Lsn>,
 }
 
 /// How positions are written: as the server does.
@@ -110,6 +113,16 @@ struct Entry {
     inactive_since: Option<PgTimestamp>,
     /// What its file says.
     kept: Option<SlotState>,
+    /// The subscriber has said that it has everything before, or was sent it in a stream of this
+    /// process that has ended.
+    sent: Lsn,
+}
+
+impl Entry {
+    /// The subscriber is asked when it comes again.
+    fn leave(&mut self, fork: Lsn) {
+        self.state.left_at = Some(self.state.left_at.map_or(fork, |other| other.min(fork)));
+    }
 }
 
 /// When a slot is invalidated.
@@ -164,7 +177,7 @@ impl Slots {
             let (kept, inactive_since) = (Some(state.clone()), Some(PgTimestamp::now()));
             slots.insert(
                 state.name.clone(),
-                Entry { state, is_temporary: false, active: None, inactive_since, kept },
+                Entry { state, is_temporary: false, active: None, inactive_since, kept, sent: Lsn::INVALID },
             );
         }
         Ok(Slots { inner: Arc::new(Inner { dir: dir.to_owned(), major, slots: Mutex::new(slots) }) })
@@ -184,7 +197,14 @@ impl Slots {
                 format!("replication slot \"{name}\" already exists"),
             ));
         }
-        let mut entry = Entry { state, is_temporary, active: Some(pid), inactive_since: None, kept: None };
+        let mut entry = Entry {
+            state,
+            is_temporary,
+            active: Some(pid),
+            inactive_since: None,
+            kept: None,
+            sent: Lsn::INVALID,
+        };
         if !is_temporary {
             self.inner.keep(&mut entry)?;
         }
@@ -206,25 +226,7 @@ impl Slots {
             let message = format!("replication slot \"{name}\" was not created in this database");
             return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
         }
-        if let Some(why) = &entry.state.invalidated {
-            let (message, detail) = match self.inner.major {
-                18.. => (
-                    format!("can no longer access replication slot \"{name}\""),
-                    format!("This replication slot has been invalidated due to \"{why}\"."),
-                ),
-                _ if why == WAL_REMOVED => (
-                    format!("can no longer get changes from replication slot \"{name}\""),
-                    "This slot has been invalidated because it exceeded the maximum reserved size."
-                        .to_owned(),
-                ),
-                // Only later servers have another reason.
-                _ => (
-                    format!("can no longer get changes from replication slot \"{name}\""),
-                    format!("This slot has been invalidated due to \"{why}\"."),
-                ),
-            };
-            return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(detail));
-        }
+        unusable(&entry.state, self.inner.major)?;
         entry.active = Some(pid);
         entry.inactive_since = None;
         Ok(ActiveSlot { inner: Arc::clone(&self.inner), name: name.to_owned(), pid })
@@ -305,22 +307,45 @@ impl Slots {
         invalidated
     }
 
-    /// Invalidates slots that were confirmed behind `fork`, and those named: their subscribers
-    /// have what the publisher does not have any more. Returns their names, each with the reason.
-    pub(crate) fn leave_behind(&self, fork: Lsn, named: &[String]) -> Vec<(String, String)> {
+    /// Invalidates slots whose subscribers were sent more than what comes before `fork`, which the
+    /// publisher does not have any more. `running` says how far those were sent that are read now.
+    /// Of the others, each subscriber is asked when it comes: see [`ActiveSlot::goes_on_from`].
+    ///
+    /// Returns the names of those invalidated, each with the reason.
+    pub(crate) fn leave_behind(&self, fork: Lsn, running: &[(String, Lsn)]) -> Vec<(String, String)> {
         let mut slots = self.inner.slots();
         let mut invalidated = Vec::new();
         for (name, entry) in slots.iter_mut().filter(|(_, entry)| entry.state.invalidated.is_none()) {
-            let confirmed = entry.state.confirmed;
-            if confirmed > fork || named.contains(name) {
+            let now = running.iter().filter(|(of, _)| of == name).map(|(_, sent)| *sent);
+            let sent = now.chain([entry.sent, entry.state.confirmed]).max().unwrap_or_default();
+            if sent > fork {
                 let why = format!(
-                    "the publisher left its timeline at {fork}, its subscriber was sent more, and has confirmed {confirmed}"
+                    "the publisher left its timeline at {fork}; the subscriber was sent WAL up to {sent}, and has confirmed {}",
+                    entry.state.confirmed
                 );
                 entry.state.invalidated = Some(why.clone());
                 invalidated.push((name.clone(), why));
+            } else {
+                entry.leave(fork);
             }
         }
         invalidated
+    }
+
+    /// Whether the subscriber of a slot has, or may have, more than what comes before `fork`.
+    pub(crate) fn have_more_than(&self, fork: Lsn) -> bool {
+        let has =
+            |entry: &Entry| entry.state.invalidated.is_none() && entry.sent.max(entry.state.confirmed) > fork;
+        self.inner.slots().values().any(has)
+    }
+
+    /// Notes that the publisher left its timeline at `fork`. Streams go on: what they had was
+    /// before.
+    pub(crate) fn pass(&self, fork: Lsn) {
+        let mut slots = self.inner.slots();
+        for entry in slots.values_mut().filter(|entry| entry.active.is_none()) {
+            entry.leave(fork);
+        }
     }
 
     /// Keeps every slot that has moved.
@@ -379,6 +404,28 @@ fn found<'a>(slots: &'a mut BTreeMap<String, Entry>, name: &str) -> Result<&'a m
     slots.get_mut(name).ok_or_else(|| {
         Told::new(code::UNDEFINED_OBJECT, format!("replication slot \"{name}\" does not exist"))
     })
+}
+
+/// As a server of `major` says that a slot was invalidated.
+fn unusable(state: &SlotState, major: u32) -> Result<(), Told> {
+    let Some(why) = &state.invalidated else { return Ok(()) };
+    let name = &state.name;
+    let (message, detail) = match major {
+        18.. => (
+            format!("can no longer access replication slot \"{name}\""),
+            format!("This replication slot has been invalidated due to \"{why}\"."),
+        ),
+        _ if why == WAL_REMOVED => (
+            format!("can no longer get changes from replication slot \"{name}\""),
+            "This slot has been invalidated because it exceeded the maximum reserved size.".to_owned(),
+        ),
+        // Only later servers have another reason.
+        _ => (
+            format!("can no longer get changes from replication slot \"{name}\""),
+            format!("This slot has been invalidated due to \"{why}\"."),
+        ),
+    };
+    Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message).detail(detail))
 }
 
 fn in_use(name: &str, pid: u32) -> Told {
@@ -459,6 +506,36 @@ impl ActiveSlot {
         });
     }
 
+    /// Notes that everything before `lsn` was sent.
+    pub(crate) fn was_sent(&self, lsn: Lsn) {
+        self.with(|entry| entry.sent = entry.sent.max(lsn));
+    }
+
+    /// Notes that the subscriber goes on from `start`, where it has everything before. Zero says
+    /// that it does not know.
+    ///
+    /// # Errors
+    /// The publisher has left its timeline before that place since the subscriber was here. The
+    /// slot cannot be used any more then. Or its file cannot be written.
+    pub(crate) fn goes_on_from(&self, start: Lsn) -> Result<(), Told> {
+        let kept = self.with(|entry| {
+            entry.sent = entry.sent.max(start);
+            let Some(fork) = entry.state.left_at.take() else { return Ok(()) };
+            if start > fork {
+                entry.state.invalidated = Some(format!(
+                    "the publisher left its timeline at {fork}; the subscriber has WAL up to {start}, and has confirmed {}",
+                    entry.state.confirmed
+                ));
+            }
+            // Before anything is sent: later, its place is on the new timeline.
+            if !entry.is_temporary {
+                self.inner.keep(entry)?;
+            }
+            unusable(&entry.state, self.inner.major)
+        });
+        kept.unwrap_or(Ok(()))
+    }
+
     /// Asks for two-phase commit from `at` on, and keeps that. Asking again changes nothing.
     ///
     /// # Errors
@@ -515,6 +592,7 @@ mod tests {
             two_phase_at: None,
             failover: false,
             invalidated: None,
+            left_at: None,
         }
     }
 

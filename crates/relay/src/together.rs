@@ -6,7 +6,7 @@
 //!                          '----a place becomes free----------> leads, for all that wait with it
 //! ```
 //! A temporary slot waits for the transactions that are open at the publisher. So only a few are
-//! made at the same time, and whoever waits for a place waits no longer for sharing.
+//! made at the same time. To share makes nobody wait longer: each would wait for a place anyway.
 //!
 //! Nobody takes over the point of a slot whose making had begun before they asked. It could lie
 //! before what the client has seen committed: a table that was just published would be missing.
@@ -129,7 +129,7 @@ impl Together {
         Listed { together: self, database, number }
     }
 
-    /// Takes along who waits, as far as they can use what this one makes.
+    /// Takes along those that wait, as far as they can use what this one makes.
     fn leads<'a>(&self, database: Oid, wish: SnapshotWish, place: SemaphorePermit<'a>) -> Leader<'a> {
         let mut queue = self.queue();
         let waiting = queue.waiting.remove(&database).unwrap_or_default();
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Who asks after a leader has begun waits for the next one, and all who wait share its point.
+    /// A session that asks after a leader has begun waits for the next one, whose point all share.
     #[tokio::test]
     async fn what_had_begun_before_is_not_shared() {
         let together = Arc::new(Together::new(1));

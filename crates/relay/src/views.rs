@@ -11,6 +11,7 @@ use listener::Place;
 use serde_json::{Value, json};
 use types::utc;
 
+use crate::receiver::Received;
 use crate::senders::{Senders, Stream};
 use crate::shadow::shadow;
 use crate::slots::{SlotShown, Slots};
@@ -31,13 +32,20 @@ struct Inner {
     slots: Slots,
     senders: Senders,
     since: PgTimestamp,
+    /// How much WAL there is, and how far a slot may be behind; see [`Retention`].
+    limit: Option<(Arc<Received>, u64)>,
 }
 
 impl Views {
     /// Views of these slots and streams.
     #[must_use]
     pub fn new(slots: Slots, senders: Senders) -> Views {
-        Views { inner: Arc::new(Inner { slots, senders, since: PgTimestamp::now() }) }
+        Views { inner: Arc::new(Inner { slots, senders, since: PgTimestamp::now(), limit: None }) }
+    }
+
+    /// The same, beside a limit on how far slots may be behind what was received.
+    pub(crate) fn limited(slots: Slots, senders: Senders, limit: Option<(Arc<Received>, u64)>) -> Views {
+        Views { inner: Arc::new(Inner { slots, senders, since: PgTimestamp::now(), limit }) }
     }
 
     /// A client's statements with the relay's rows in place of the publisher's views; `None` if
@@ -53,9 +61,12 @@ impl Views {
 
     /// A query that has the rows of a view.
     fn rows_of(&self, view: &str) -> Option<String> {
-        let Inner { slots, senders, since } = &*self.inner;
+        let Inner { slots, senders, since, limit } = &*self.inner;
         match view {
-            SLOTS => Some(rows(SLOTS, slots.shown().iter().map(slot).collect())),
+            SLOTS => {
+                let limit = limit.as_ref().map(|(received, most)| (received.written(), *most));
+                Some(rows(SLOTS, slots.shown().iter().map(|shown| slot(shown, limit)).collect()))
+            }
             SENDERS => Some(protected_rows(senders.running().iter().map(stream).collect())),
             SLOT_STATISTICS => {
                 let statistics = |slot: &SlotShown| {
@@ -95,8 +106,18 @@ fn protected_rows(rows: Vec<Value>) -> String {
     )
 }
 
-fn slot(slot: &SlotShown) -> Value {
+/// `limit`: how much WAL there is, and how many bytes of it a slot may be behind.
+fn slot(slot: &SlotShown, limit: Option<(Lsn, u64)>) -> Value {
     let state = &slot.state;
+    let safe_wal_size = limit.filter(|_| state.invalidated.is_none()).map(|(written, most)| {
+        let behind = written.as_u64().saturating_sub(state.restart.as_u64());
+        i128::from(most) - i128::from(behind)
+    });
+    let wal_status = match safe_wal_size {
+        _ if state.invalidated.is_some() => "lost",
+        Some(..0) => "unreserved",
+        _ => "reserved",
+    };
     json!({
         "slot_name": state.name,
         "plugin": "pgoutput",
@@ -108,7 +129,8 @@ fn slot(slot: &SlotShown) -> Value {
         "active_pid": slot.active,
         "restart_lsn": lsn(state.restart),
         "confirmed_flush_lsn": lsn(state.confirmed),
-        "wal_status": if state.invalidated.is_some() { "lost" } else { "reserved" },
+        "wal_status": wal_status,
+        "safe_wal_size": safe_wal_size.map(|bytes| bytes.to_string()),
         "two_phase": state.two_phase_at.is_some(),
         "two_phase_at": state.two_phase_at.and_then(lsn),
         "inactive_since": slot.inactive_since.map(utc),
@@ -151,4 +173,38 @@ fn stream(stream: &Stream) -> Value {
 
 fn lsn(lsn: Lsn) -> Option<String> {
     lsn.is_valid().then(|| lsn.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slots::SlotState;
+
+    #[test]
+    fn the_bytes_that_a_slot_may_still_fall_behind() {
+        let state = SlotState {
+            name: "s".to_owned(),
+            database: 5,
+            database_name: "d".to_owned(),
+            confirmed: Lsn::new(1_000),
+            restart: Lsn::new(900),
+            two_phase_at: None,
+            failover: false,
+            invalidated: None,
+            left_at: None,
+        };
+        let shown = |state: &SlotState, limit| {
+            let shown =
+                SlotShown { state: state.clone(), is_temporary: false, active: None, inactive_since: None };
+            let row = slot(&shown, limit);
+            (row["wal_status"].as_str().unwrap().to_owned(), row["safe_wal_size"].clone())
+        };
+        assert_eq!(shown(&state, None), ("reserved".to_owned(), Value::Null));
+        assert_eq!(shown(&state, Some((Lsn::new(1_100), 500))), ("reserved".to_owned(), json!("300")));
+        assert_eq!(shown(&state, Some((Lsn::new(1_400), 500))), ("reserved".to_owned(), json!("0")));
+        // Until the next look at it, as between two checkpoints of a server.
+        assert_eq!(shown(&state, Some((Lsn::new(1_500), 500))), ("unreserved".to_owned(), json!("-100")));
+        let lost = SlotState { invalidated: Some("wal_removed".to_owned()), ..state };
+        assert_eq!(shown(&lost, Some((Lsn::new(1_500), 500))), ("lost".to_owned(), Value::Null));
+    }
 }

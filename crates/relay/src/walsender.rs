@@ -236,6 +236,7 @@ impl<'a> Walsender<'a> {
                 break ended;
             }
         };
+        self.slot.was_sent(self.figures.shown().sent);
         let mut link = Link::unsplit(self.reader, self.writer);
         if matches!(ended, Ended::Done) {
             backend::copy_done(&mut link.outbox);

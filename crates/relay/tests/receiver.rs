@@ -43,7 +43,16 @@ fn start(runtime: &Runtime, cluster: &Cluster, dir: &Path) -> Running {
     let mut receiver = Receiver::new(settings(cluster), opened, None, Arc::clone(&received));
     let stop = CancellationToken::new();
     let stopping = stop.clone().drop_guard();
-    let ended = runtime.spawn(async move { receiver.run(&stop).await });
+    let ended = runtime.spawn(async move {
+        loop {
+            let ended = receiver.run(&stop).await;
+            // Nobody else has anything of the old timeline.
+            match ended.as_ref().err().and_then(ReceiverError::left) {
+                Some(fork) => receiver.goes_on_behind(fork),
+                None => return ended,
+            }
+        }
+    });
     Running { received, ended, stopping }
 }
 

@@ -75,6 +75,7 @@ impl Stage {
             two_phase_at: None,
             failover: false,
             invalidated: None,
+            left_at: None,
         };
         let slot = match self.slots.create(state, false, 7) {
             Ok(slot) => slot,

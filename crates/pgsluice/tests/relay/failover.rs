@@ -180,3 +180,83 @@ fn l2_a_subscriber_that_has_more_than_the_standby_is_refused_and_others_follow()
     }
     stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
 }
+
+/// A subscriber that is away when its publisher fails over has applied what the standby lacks. It
+/// may have confirmed that or not. The relay knows what it sent, or has been started since: then it
+/// receives the last segment again, and has nothing itself that the standby lacks.
+#[test]
+fn l2_a_subscriber_that_was_away_during_the_failover_is_refused_too() {
+    let major = Major::in_turn()[0];
+    for (confirms, relay_forgets) in [(false, false), (false, true), (true, true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut stage = Stage::new(major, dir.path(), "");
+        let port = stage.relaying.port;
+        if !confirms {
+            // The subscription does not wait for its disk: it has rows that it has not confirmed.
+            stage.subscriber.sql(DB, "ALTER SYSTEM SET wal_writer_delay = '10s'").unwrap();
+            stage.subscriber.sql(DB, "SELECT pg_reload_conf()").unwrap();
+        }
+        stage.standby_is_level();
+        stage.standby.stop(StopMode::Immediate).unwrap();
+        level(&stage.publisher, &stage.subscriber);
+        stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('only here')").unwrap();
+        let has = "SELECT count(*) FROM t WHERE v = 'only here'";
+        wait_for("the row", BOUND, || Ok(stage.subscriber.one(DB, has) == "1")).unwrap();
+        if confirms {
+            let end = stage.publisher.one(DB, "SELECT pg_current_wal_flush_lsn()");
+            let sql = format!(
+                "SELECT confirmed_flush_lsn >= '{end}' FROM pg_replication_slots WHERE slot_name = 's'"
+            );
+            wait_for("the row to be confirmed", BOUND, || Ok(through(port, "sub", &sql) == "t")).unwrap();
+        }
+        stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
+        let inactive = "SELECT active FROM pg_replication_slots WHERE slot_name = 's'";
+        wait_for("the stream to end", BOUND, || Ok(through(port, "sub", inactive) == "f")).unwrap();
+        if relay_forgets {
+            assert!(stage.relaying.sluice.terminate(BOUND).unwrap().success());
+            stage.fail_over();
+            stage.relaying = start(&stage.config, port);
+        } else {
+            stage.fail_over();
+        }
+        if confirms || !relay_forgets {
+            stage.waits_for("replication slot \"s\" was invalidated: the publisher left its timeline at");
+        }
+        stage.publisher.sql(DB, "INSERT INTO t (v) SELECT 'after' FROM generate_series(1, 100)").unwrap();
+        stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s ENABLE").unwrap();
+        wait_for("the subscriber to be told", BOUND, || {
+            Ok(stage.subscriber.log().contains("replication slot \"s\""))
+        })
+        .unwrap_or_else(|error| panic!("{error}\n{}", stage.subscriber.log()));
+        assert_eq!(stage.subscriber.one(DB, "SELECT count(*) FROM t WHERE v = 'after'"), "0");
+        let status = "SELECT wal_status FROM pg_replication_slots WHERE slot_name = 's'";
+        assert_eq!(through(port, "sub", status), "lost");
+        stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
+    }
+}
+
+/// A subscriber that has nothing of what the standby lacks goes on, although it was away and the
+/// relay was started since. Later it may be away as often as it likes.
+#[test]
+fn l2_a_subscriber_that_has_no_more_than_the_standby_follows_although_it_was_away() {
+    let major = Major::in_turn()[0];
+    let dir = tempfile::tempdir().unwrap();
+    let mut stage = Stage::new(major, dir.path(), "");
+    let port = stage.relaying.port;
+    stage.standby_is_level();
+    stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
+    stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('on both')").unwrap();
+    stage.standby_is_level();
+    assert!(stage.relaying.sluice.terminate(BOUND).unwrap().success());
+    stage.fail_over();
+    stage.relaying = start(&stage.config, port);
+    stage.waits_for("the publisher went on at");
+    for _ in 0..2 {
+        stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s ENABLE").unwrap();
+        stage.publisher.sql(DB, "INSERT INTO t (v) VALUES ('after')").unwrap();
+        level(&stage.publisher, &stage.subscriber);
+        assert_same_rows(&stage.publisher, &stage.subscriber, DB, "t");
+        stage.subscriber.sql(DB, "ALTER SUBSCRIPTION s DISABLE").unwrap();
+    }
+    assert!(stage.relaying.sluice.terminate(BOUND).unwrap().success());
+}

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use testkit::{Cluster, Major, wait_for};
 
+use crate::views::through;
 use crate::{BOUND, DB, call, configure, free_port, level, publisher, start};
 
 /// Names of the files in a directory below the relay's, in order.
@@ -74,6 +75,9 @@ fn slots_that_are_too_far_behind_or_idle_are_invalidated() {
     let place = format!("host=127.0.0.1 port={port} user=sub password=geheim dbname={DB}");
     let slots = |args: &[&str]| call(&[&["slots"], args, &["--relay", &place]].concat(), "");
     slots(&["create", "late"]).expect_success();
+    let safe = "SELECT wal_status || ' ' || (safe_wal_size BETWEEN 1 AND 64 << 20)
+                  FROM pg_replication_slots WHERE slot_name = 'late'";
+    assert_eq!(through(port, "sub", safe), "reserved true");
     let subscriber = Cluster::builder(major).setting("wal_retrieve_retry_interval", "200ms").start().unwrap();
     subscriber.sql(DB, "CREATE TABLE t (id serial PRIMARY KEY, v text)").unwrap();
     let subscribe = format!("CREATE SUBSCRIPTION s CONNECTION '{place}' PUBLICATION p");

@@ -170,10 +170,10 @@ impl Held {
 type Asked = tokio::task::JoinHandle<(Lsn, BTreeSet<String>)>;
 
 /// Each slot of the publisher waits for transactions that were open before. So four are made at a
-/// time, and who waits for a place shares the next one with all who wait.
+/// time, and the sessions that wait for a place share the next one.
 ///
-/// Fails if a session takes over what had begun before it asked: it would not see what was committed
-/// meanwhile.
+/// Fails if a session takes over what had begun before it asked: it would not see what was
+/// committed meanwhile.
 #[test]
 fn slots_that_are_made_together_share_the_publishers() {
     let held = Held::new();
@@ -211,7 +211,7 @@ fn sessions_whose_slot_another_was_making_ask_again_when_that_one_ends() {
     held.wait("slots that are being made", MADE, 4);
     let late = held.ask(5..11);
     held.wait("sessions that wait", WAITING, 6);
-    // The place of the one that is ended goes to one of the others, which makes a slot for them all.
+    // Its place goes to one of the others, which makes a slot for them all.
     held.end_maker(&[]);
     held.wait("sessions that wait for that one", WAITING, 5);
     held.wait("slots that are being made", MADE, 4);

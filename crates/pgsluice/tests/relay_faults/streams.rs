@@ -398,8 +398,9 @@ impl Ended {
 }
 
 /// Thousands of commits in one database. The sender of its subscription is woken at most once for
-/// each; that of another database's subscription is woken for none. How often that one looks depends
-/// on the time alone: ten times a second in its first minute, and at what its subscriber answers.
+/// each; that of another database's subscription is woken for none. How often that one looks
+/// depends on the time alone: ten times a second in its first minute, and at what its subscriber
+/// answers.
 ///
 /// Fails if a sender waits for WAL in place of its track, or looks for the end after each message.
 #[test]

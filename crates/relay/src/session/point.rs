@@ -1,7 +1,7 @@
 //! The consistent point of a new slot, and the snapshot of it.
 //!
-//! Both come from a temporary slot of the publisher, which is dropped at once (rule L1). Who waits
-//! for one shares it with those who wait too ([`crate::together`]).
+//! Both come from a temporary slot of the publisher, which is dropped at once (rule L1). Sessions
+//! that wait for one share it ([`crate::together`]).
 
 use base::{Lsn, quote_literal};
 
