@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use testkit::{Builder, Cluster, Major, Pair, Sluice, StopMode, same_rows, wait_for};
 
 use crate::Arm;
-use crate::lab::slow::SlowReads;
+use crate::lab::slow;
 
 pub(crate) const DB: &str = "postgres";
 /// Publication, subscription; and so the name in our slot's name.
@@ -64,7 +64,7 @@ pub(crate) struct Rig {
     pub(crate) before: Option<std::path::PathBuf>,
     /// Print who worked and who waited in each run.
     pub(crate) timeline: bool,
-    slow: Option<SlowReads>,
+    slow: Option<testkit::SlowReads>,
 }
 
 impl Rig {
@@ -83,7 +83,7 @@ impl Rig {
 
     /// Makes the subscriber read slowly from its next start on.
     pub(crate) fn read_slowly(&mut self) -> Result<()> {
-        let slow = SlowReads::build()?;
+        let slow = slow::build()?;
         self.pair.target.set_environment(&slow.environment()?);
         self.slow = Some(slow);
         Ok(())

@@ -41,8 +41,8 @@ pub use settings::{
 };
 pub use status::{
     AwaitedTable, Blocked, BuildingSnapshot, CatchingUp, CopySnapshot, DifferingPartition, Failing, Lag,
-    LagFigures, LastError, Pause, Phase, PrefetchSnapshot, QuantilesSnapshot, Refresh, RetainedSnapshot,
-    SchemaSnapshot, StageTimes, Status, StatusSnapshot, TableSnapshot, Totals, ValuesSnapshot, WaitingTable,
-    WaitsFor,
+    LagFigures, LastError, LimitedBy, Pause, Phase, PrefetchSnapshot, QuantilesSnapshot, Refresh,
+    RetainedSnapshot, SchemaSnapshot, StageTimes, Status, StatusSnapshot, TableSnapshot, Totals,
+    ValuesSnapshot, WaitingTable, WaitsFor,
 };
 pub use wal_source::{Decoded, DecodedSnapshot, Passes};

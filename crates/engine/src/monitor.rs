@@ -5,6 +5,7 @@
 //! disturb the pipeline. If it fails, the pipeline goes on, the lag keeps its last figure, and the
 //! question is asked again later.
 
+mod limits;
 mod target;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Settings, Status};
 
+pub use limits::watch_limits;
 pub use target::watch_target;
 
 /// A server's end of WAL, for a primary or a standby.

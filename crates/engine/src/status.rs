@@ -43,6 +43,7 @@ mod awaited;
 mod consistency;
 mod form;
 mod lag;
+mod limits;
 mod look;
 mod phase;
 mod retained;
@@ -56,6 +57,8 @@ use self::form::Form;
 pub use self::form::ValuesSnapshot;
 use self::lag::Mark;
 pub use self::lag::{Lag, LagFigures};
+pub use self::limits::LimitedBy;
+pub(crate) use self::limits::{Limits, Sample, Walsender, is_behind};
 pub(crate) use self::look::{BackendLook, read_statement};
 pub use self::phase::Phase;
 pub use self::retained::{QuantilesSnapshot, RetainedSnapshot};
@@ -99,6 +102,7 @@ pub struct Status {
     refresh_asked: watch::Sender<u64>,
     refresh: Mutex<Option<Refresh>>,
     standstill: Standstill,
+    limits: Limits,
     form: Form,
     decoded: Arc<Decoded>,
     /// CPU time of receiving the stream.
@@ -154,6 +158,7 @@ impl Status {
             refresh_asked: watch::Sender::new(0),
             refresh: Mutex::default(),
             standstill: Standstill::default(),
+            limits: Limits::default(),
             form: Form::default(),
             decoded: Arc::default(),
             receive_cpu: CpuTime::default(),
@@ -214,6 +219,11 @@ impl Status {
     /// CPU time of receiving the stream, which the pipeline counts.
     pub(crate) fn receive_cpu(&self) -> &CpuTime {
         &self.receive_cpu
+    }
+
+    /// The looks that say what limits the pipeline.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The figures of WAL that is decoded here, which decoding updates.

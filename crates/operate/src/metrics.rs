@@ -205,6 +205,18 @@ const FAMILIES: &[Family] = &[
     family("pgsluice_blocked_seconds", "gauge", "Since when a lock on the target is waited for.", |s| {
         plain(s.blocked.as_ref().map_or(0.0, |blocked| blocked.seconds))
     }),
+    family(
+        "pgsluice_limited_by",
+        "gauge",
+        "1 for the part that limits the rate while the target is behind.",
+        |s| {
+            s.limited_by
+                .as_ref()
+                .map(|limit| (vec![("stage", limit.stage.clone())], 1.0))
+                .into_iter()
+                .collect()
+        },
+    ),
     family("pgsluice_waits_for_seconds", "gauge", "For how long the stage that takes long has taken.", |s| {
         let waits = s.waits_for.as_ref().map(|waits| (vec![("stage", waits.stage.clone())], waits.seconds));
         waits.into_iter().collect()

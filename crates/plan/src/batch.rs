@@ -139,6 +139,17 @@ impl Batch {
         })
     }
 
+    /// The changes of each transaction, also of the one that is still open.
+    pub fn transactions(&self) -> impl Iterator<Item = (std::ops::Range<usize>, Begin)> {
+        let ends = self.ends.iter().map(|end| (end.changes_end, end.begin));
+        let mut start = 0;
+        ends.chain(self.open.map(|begin| (self.changes.len(), begin))).map(move |(end, begin)| {
+            let own = start..end;
+            start = end;
+            (own, begin)
+        })
+    }
+
     /// Keeps the changes of transactions that `is_wanted`. All of its transactions have ended.
     pub fn only(self, is_wanted: impl Fn(&Begin) -> bool) -> Batch {
         let mut kept = Batch::default();

@@ -86,7 +86,11 @@ impl Anchors {
         let Some(candidate) = &self.candidate else {
             let at = place.catalog.needs_from();
             let newest = self.known.last_key_value().map_or(Lsn::INVALID, |(at, _)| *at);
-            if at.as_u64().saturating_sub(newest.as_u64()) >= self.distance && place.catalog.is_past_look() {
+            // Decoding that began at an anchor has not met what only had records before it. Up to
+            // that anchor's end, such a transaction may be open.
+            let has_met_all = self.greatest().is_none_or(|end| place.decoded >= end);
+            let is_far = at.as_u64().saturating_sub(newest.as_u64()) >= self.distance;
+            if is_far && has_met_all && place.catalog.is_past_look() {
                 let (last, newest) = (place.catalog.last(), place.newest);
                 self.candidate = Some(Candidate { catalog: place.catalog.to_bytes(), at, last, newest });
             }

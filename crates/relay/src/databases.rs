@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::oneshot;
 use track::{Cursor, Limits, TrackMemory};
 use txn::DirSpool;
 use types::Settings;
+use wal_dir::Readers;
 
 use crate::anchors::Anchors;
 use crate::decoding::{Decoding, SharedAnchors, Starting};
@@ -62,6 +64,8 @@ pub struct Databases {
     looking: tokio::sync::Mutex<()>,
     /// How many slots are being made in a database.
     held: Arc<Mutex<HashMap<Oid, usize>>>,
+    /// What was received is being taken back: no form begins.
+    is_left: AtomicBool,
 }
 
 /// While it lives, no anchor of its database goes, and no WAL.
@@ -112,6 +116,18 @@ pub struct FormKey {
     pub two_phase_at: Option<Lsn>,
 }
 
+/// Decoding of a database could not begin: its first look goes back to a checkpoint before the WAL
+/// that is here.
+fn lacks_wal(name: &str, needed: Lsn, readers: &Readers, why: &dyn std::fmt::Display) -> Told {
+    let message = format!(
+        "the relay has WAL from {} on, and the publisher's last checkpoint before a look at database \"{name}\" began \
+         at {needed}: {why}",
+        readers.oldest()
+    );
+    Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
+        .hint("Run CHECKPOINT on the publisher, and try again.")
+}
+
 impl Databases {
     /// Finds what `dir` has of earlier processes.
     ///
@@ -152,6 +168,7 @@ impl Databases {
             forms: Mutex::default(),
             looking: tokio::sync::Mutex::new(()),
             held: Arc::default(),
+            is_left: AtomicBool::new(false),
         })
     }
 
@@ -178,7 +195,7 @@ impl Databases {
     ///
     /// # Errors
     /// The catalogs cannot be looked at or kept.
-    pub async fn prepare(&self, database: Oid, name: &str) -> Result<(), Told> {
+    pub async fn prepare(&self, database: Oid, name: &str, readers: &Readers) -> Result<(), Told> {
         // A look at another database must not delay this one.
         if self.known().contains_key(&database) {
             return Ok(());
@@ -198,7 +215,19 @@ impl Databases {
         let session =
             client::connect(&info, "pgsluice relay look", &[]).await.map_err(|error| failed(&error))?;
         let look = Look { redo: None, wait_max: LOOK_MAX };
-        let catalog = Catalog::look(&[session], &look).await.map_err(|error| failed(&error))?;
+        let mut catalog = Catalog::look(&[session], &look).await.map_err(|error| failed(&error))?;
+        if !readers.can_read(catalog.needs_from()) {
+            // The relay began to receive, or the publisher was promoted, after its last checkpoint.
+            let session = client::connect(&info, "pgsluice relay look", &[]).await;
+            let session = session.map_err(|error| failed(&error))?;
+            let checkpoint = session.batch_execute("CHECKPOINT").await;
+            checkpoint
+                .map_err(|error| lacks_wal(name, catalog.needs_from(), readers, &session.error(error)))?;
+            catalog = Catalog::look(&[session], &look).await.map_err(|error| failed(&error))?;
+        }
+        if !readers.can_read(catalog.needs_from()) {
+            return Err(lacks_wal(name, catalog.needs_from(), readers, &"so does its latest one"));
+        }
         let dir = self.dir.join("anchors").join(database.0.to_string());
         let kept = || -> io::Result<Anchors> {
             let mut anchors = Anchors::open(&dir, ANCHOR_DISTANCE)?;
@@ -257,12 +286,16 @@ impl Databases {
         near: Lsn,
     ) -> Result<(Cursor, FormHandle), Told> {
         let mut forms = self.forms();
+        if self.is_left.load(Ordering::Relaxed) {
+            return Err(Told::new(code::CONNECTION_FAILURE, "the publisher has failed over; try again"));
+        }
         if let Some(entered) = forms.enter(key, confirmed, near) {
             return Ok(entered);
         }
         forms.next += 1;
         let spool = self.dir.join("spool").join(forms.next.to_string());
-        let begins_at = from.0.min(confirmed);
+        // What was prepared before two-phase commit began comes late, and must not be streamed.
+        let begins_at = from.0.max(key.two_phase_at.unwrap_or_default()).min(confirmed);
         let starting = self.form(key, begins_at, from.1, &spool)?;
         // Before it is decoded: a track keeps only what somebody needs.
         let cursor =
@@ -303,7 +336,7 @@ impl Databases {
         options.work_mem_bytes = WORK_MEM_BYTES;
         options.segment_size = self.segment_size;
         options.read_by_many = true;
-        let spool = DirSpool::open(spool.to_owned()).map_err(|error| failed(&error))?;
+        let spool = DirSpool::open(spool.to_owned()).map_err(|error| failed(&error))?.with_own_dir();
         let decoder = Decoder::new(catalog, options, Box::new(spool)).map_err(|error| failed(&error))?;
         let limits = Limits {
             memory: self.memory.clone(),
@@ -322,12 +355,22 @@ impl Databases {
             .any(|anchors| anchors.lock().unwrap_or_else(PoisonError::into_inner).greatest() > Some(fork))
     }
 
-    /// Ends all forms, and removes anchors that know of WAL behind `fork`.
+    /// Forms may begin again after [`Databases::leave_behind`].
+    pub(crate) fn begin_again(&self) {
+        self.is_left.store(false, Ordering::Relaxed);
+    }
+
+    /// Ends all forms, and removes anchors that know of WAL behind `fork`. No form begins until
+    /// [`Databases::begin_again`].
     ///
     /// # Errors
     /// A file cannot be removed.
     pub(crate) async fn leave_behind(&self, fork: Lsn) -> io::Result<()> {
-        let forms = std::mem::take(&mut *self.forms());
+        let forms = {
+            let mut forms = self.forms();
+            self.is_left.store(true, Ordering::Relaxed);
+            std::mem::take(&mut *forms)
+        };
         // Directories of spools are never used again.
         self.forms().next = forms.next;
         let why = "the publisher has failed over";
@@ -371,6 +414,10 @@ impl Databases {
         // Locked to the end: who makes a slot holds first, and then looks for anchors.
         let held = self.held();
         let mut needed = None;
+        // The first look at a database needs WAL from a checkpoint on that may not be the latest.
+        if held.keys().any(|oid| !self.known().contains_key(oid)) {
+            needed = Some(Lsn::INVALID);
+        }
         let mut gone = Vec::new();
         let known: Vec<(Oid, SharedAnchors)> =
             self.known().iter().map(|(oid, anchors)| (*oid, Arc::clone(anchors))).collect();

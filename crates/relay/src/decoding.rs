@@ -272,13 +272,33 @@ impl Alone {
             match reader.next().map_err(|error| with_causes(&error))? {
                 Piece::Bytes(_, bytes) => {
                     self.figures.alone_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                    feed.decode(decoder, bytes)?;
+                    feed.decode(decoder, bytes, until.is_none())?;
+                    self.look_for_anchor(decoder);
                 }
                 Piece::Dry => break,
             }
         }
         Ok(())
     }
+}
+
+impl Alone {
+    /// A subscriber that is far behind confirms as it goes. What it has confirmed need not be decoded
+    /// again, and its WAL need not stay.
+    fn look_for_anchor(&self, decoder: &Decoder) {
+        let mut anchors = self.anchors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = anchors.look(decoder.place()) {
+            warn_of_anchor(self.database, &error);
+        }
+    }
+}
+
+fn warn_of_anchor(database: Oid, error: &std::io::Error) {
+    tracing::warn!(
+        "cannot keep the catalogs of the database with OID {}: {error}; WAL is kept until they can be; make room in \
+         the data directory",
+        database.0
+    );
 }
 
 /// See the module.
@@ -425,11 +445,7 @@ impl Hub {
             seen.push(seat.database);
             let mut anchors = seat.anchors.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = anchors.look(place) {
-                let database = seat.database.0;
-                tracing::warn!(
-                    "cannot keep the catalogs of the database with OID {database}: {error}; WAL is kept until \
-                     they can be; make room in the data directory"
-                );
+                warn_of_anchor(seat.database, &error);
             }
         }
     }

@@ -9,6 +9,12 @@ use output::{Decoder, Output};
 use tokio_util::sync::CancellationToken;
 use track::{Entrance, Limits, Pushed, Track};
 
+/// So much is shown at the latest, also in the middle of a transaction. A large one comes out at
+/// once, and must not be in memory as a whole.
+const SHOWN_AFTER_BYTES: usize = 256 << 10;
+/// How long a form that is decoded alone waits at a time for its readers.
+const WAIT: Duration = Duration::from_millis(100);
+
 /// The number of a form in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FormId(pub(crate) u64);
@@ -110,18 +116,25 @@ impl Feed {
         let lsn = if is_description { Lsn::INVALID } else { output.lsn };
         let pushed = self.track.push(lsn, now, output.data);
         let pushed = pushed.map_err(|error| format!("the change at {}: {error}", output.lsn))?;
+        if self.track.pending_bytes() >= SHOWN_AFTER_BYTES {
+            self.show();
+        }
         Ok(pushed == Pushed::ChapterBegins)
     }
 
     /// Lets senders see what was taken: everything that ends before `decoded`.
     pub(crate) fn flush(&mut self, decoded: Lsn) {
+        self.show();
+        self.handle.position.came_to(decoded);
+    }
+
+    fn show(&mut self) {
         if let Err(error) = self.track.flush()
             && !self.has_warned
         {
             self.has_warned = true;
             tracing::warn!("{error}; subscribers that are late must be decoded for again");
         }
-        self.handle.position.came_to(decoded);
     }
 
     /// See [`Track::wait_for_readers`].
@@ -134,13 +147,20 @@ impl Feed {
         self.handle.end.set(why);
     }
 
-    /// Decodes bytes for this form alone.
-    pub(crate) fn decode(&mut self, decoder: &mut Decoder, bytes: &[u8]) -> Result<(), String> {
+    /// Decodes bytes for this form alone. If it `waits`, it does so for its readers within a large
+    /// transaction, too: otherwise the files that they read from would grow beyond their limit.
+    pub(crate) fn decode(&mut self, decoder: &mut Decoder, bytes: &[u8], waits: bool) -> Result<(), String> {
         let now = PgTimestamp::now();
         let mut outputs = decoder.push(bytes).map_err(|error| with_causes(&error))?;
         while let Some(output) = outputs.next().map_err(|error| with_causes(&error))? {
             if self.take(&output, now)? {
                 outputs.describe_again();
+            }
+            let is_shown = self.track.pending_bytes() == 0;
+            while waits && is_shown && !self.wait_for_readers(WAIT) {
+                if self.has_ended() {
+                    return Err("the form was ended".to_owned());
+                }
             }
         }
         self.flush(decoder.decoded());

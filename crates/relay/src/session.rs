@@ -116,6 +116,7 @@ impl Context {
     }
 
     pub(crate) fn begin_epoch(&self) {
+        self.databases.begin_again();
         *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = self.stop.child_token();
     }
 }
@@ -546,7 +547,7 @@ impl Session<'_> {
         // What the slot will need stays until the slot is there.
         let _hold = self.context.databases.hold(self.database);
         let epoch = self.context.epoch();
-        self.context.databases.prepare(self.database, &self.startup.database).await?;
+        self.context.databases.prepare(self.database, &self.startup.database, &self.context.readers).await?;
         let (point, snapshot) = self.consistent_point(options.snapshot).await?;
         self.has_wal(point).await?;
         if epoch.is_cancelled() {
@@ -666,7 +667,14 @@ impl Session<'_> {
         // Anchors are looked at when the subscriber confirms, which is rare.
         let restart_of =
             |confirmed: Lsn| context.databases.restart_of(database, confirmed).unwrap_or(restart);
-        let enter_alone = || context.databases.enter_alone(&key, start, restart);
+        let name = slot.name().to_owned();
+        let enter_alone = || {
+            // It may have confirmed more than at the start, though nothing came for it.
+            let state = context.slots.state(&name);
+            let (confirmed, restart) =
+                state.map_or((start, restart), |state| (start.max(state.confirmed), state.restart));
+            context.databases.enter_alone(&key, confirmed, restart)
+        };
         let listed = context.senders.list(Stream {
             pid: self.cancellable.pid,
             user: self.role.clone(),
@@ -676,7 +684,8 @@ impl Session<'_> {
             slot: slot.name().to_owned(),
             sent: Arc::clone(&sent),
         });
-        let (slot_name, figures) = (slot.name().to_owned(), Arc::clone(&sent));
+        let (slot_name, figures, is_temporary) =
+            (slot.name().to_owned(), Arc::clone(&sent), slot.is_temporary());
         let sender = Walsender::new(
             link,
             (cursor, slot, start),
@@ -684,7 +693,13 @@ impl Session<'_> {
             self.context.wal_sender_timeout,
             sent,
         );
-        let (ended, link) = sender.run(&epoch).await;
+        let (ended, link, slot) = sender.run(&epoch).await;
+        // A temporary one goes with the session.
+        if is_temporary {
+            self.temporary.push(slot);
+        } else {
+            drop(slot);
+        }
         drop(listed);
         let SentShown { bytes, flush_ptr_reads, sender_wakeups, .. } = figures.shown();
         tracing::info!(
@@ -715,12 +730,16 @@ impl Session<'_> {
 
     /// The slot, the form, and where it starts.
     fn prepared(
-        &self,
+        &mut self,
         slot: &str,
         start: Lsn,
         options: &[command::CommandOption],
     ) -> Result<(ActiveSlot, FormKey, Lsn), Told> {
-        let slot = self.context.slots.acquire(slot, self.database, self.cancellable.pid)?;
+        let own = self.temporary.iter().position(|own| own.name() == slot);
+        let slot = match own {
+            Some(own) => self.temporary.swap_remove(own),
+            None => self.context.slots.acquire(slot, self.database, self.cancellable.pid)?,
+        };
         let mut form = Form::read(options, self.context.major)?;
         slot.goes_on_from(start)?;
         let state = slot.state().map_or(Lsn::INVALID, |state| state.confirmed);

@@ -250,6 +250,18 @@ impl Slots {
         Ok(())
     }
 
+    /// What is known of a slot; `None` without one of that name.
+    pub(crate) fn state(&self, name: &str) -> Option<SlotState> {
+        Some(self.inner.slots().get(name)?.state.clone())
+    }
+
+    /// The slots that no connection uses, each with its database.
+    pub(crate) fn unused(&self) -> Vec<(String, u32)> {
+        let slots = self.inner.slots();
+        let unused = slots.iter().filter(|(_, entry)| entry.active.is_none());
+        unused.map(|(name, entry)| (name.clone(), entry.state.database)).collect()
+    }
+
     /// The connection that uses a slot, if the slot is there.
     #[must_use]
     pub fn user(&self, name: &str) -> Option<u32> {
@@ -348,13 +360,14 @@ impl Slots {
         }
     }
 
-    /// Keeps every slot that has moved.
+    /// Keeps every slot that has moved. One that cannot be kept does not keep others from it.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// A file cannot be written; the first of them.
     pub fn keep_all(&self) -> Result<(), Told> {
         let mut slots = self.inner.slots();
-        slots.values_mut().filter(|entry| !entry.is_temporary).try_for_each(|entry| self.inner.keep(entry))
+        let kept = slots.values_mut().filter(|entry| !entry.is_temporary).map(|entry| self.inner.keep(entry));
+        kept.fold(Ok(()), Result::and)
     }
 
     /// The least place from which a slot that can be used may begin again, by what its file says.
@@ -477,6 +490,12 @@ impl ActiveSlot {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it goes with its connection.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        self.with(|entry| entry.is_temporary).unwrap_or(false)
     }
 
     /// Does something with the slot, unless it was removed. Another one may have its name then.

@@ -229,8 +229,8 @@ impl<'a> Walsender<'a> {
     }
 
     /// Sends until the stream ends. Returns the connection, with the answer to the end of the
-    /// stream in its outbox if the subscriber waits for one.
-    pub async fn run(mut self, stop: &CancellationToken) -> (Ended, Link) {
+    /// stream in its outbox if the subscriber waits for one, and the slot.
+    pub async fn run(mut self, stop: &CancellationToken) -> (Ended, Link, ActiveSlot) {
         let ended = loop {
             if let Err(ended) = self.step(stop).await {
                 break ended;
@@ -243,10 +243,14 @@ impl<'a> Walsender<'a> {
             backend::command_complete(&mut link.outbox, "COPY 0");
             backend::command_complete(&mut link.outbox, "START_REPLICATION");
         }
-        (ended, link)
+        (ended, link, self.slot)
     }
 
     async fn step(&mut self, stop: &CancellationToken) -> Result<(), Ended> {
+        // Before more is taken from the track, which may be of WAL that is taken back.
+        if stop.is_cancelled() {
+            return Err(Ended::Stopped);
+        }
         if self.writer.is_empty() {
             self.fetch()?;
         }

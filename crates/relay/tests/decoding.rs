@@ -360,7 +360,7 @@ fn databases(stage: &Stage, decoding: Decoding) -> (Databases, FormKey) {
     let limits = TrackLimits { memory_bytes: 1 << 20, file_bytes: 1 << 30 };
     let databases = Databases::open(&stage.dir.path().join("relay"), info, server, decoding, limits).unwrap();
     let database = stage.catalog.databases()[0].0;
-    stage.runtime.block_on(databases.prepare(database, DB)).unwrap();
+    stage.runtime.block_on(databases.prepare(database, DB, &stage.readers)).unwrap();
     let form = Form {
         proto_version: 1,
         publications: vec!["p".to_owned()],

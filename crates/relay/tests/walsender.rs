@@ -101,7 +101,9 @@ impl Stage {
             let enter_alone = || -> Result<_, Told> { panic!("the form has failed") };
             let form = (form, &restart_of as RestartOf<'_>, &enter_alone as EnterAlone<'_>);
             let sender = Walsender::new(link, (cursor, slot, START), form, timeout, figures);
-            sender.run(&CancellationToken::new()).await
+            // The slot is free again.
+            let (ended, link, _) = sender.run(&CancellationToken::new()).await;
+            (ended, link)
         });
         let mut subscriber = Subscriber { stream, inbox: BytesMut::new() };
         assert_eq!(subscriber.frame().tag, b'W');

@@ -157,12 +157,11 @@ pub(crate) async fn begin(retention: &Retention, target: &TargetEnd) -> Result<B
     let own = state::own_origins(&*target.session, &settings.subscription)
         .await
         .map_err(|error| target.session.error(error))?;
-    memory.set_own_origins(own.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect());
     let landmark = memory.landmark().filter(|_| kept.is_some());
     if landmark.is_some() {
         memory.doubt();
     }
-    *retention.memory() = Some(memory);
+    retention.open_memory(memory, own);
     if let Some(why) = gap {
         retention.set_gap(why);
     }

@@ -50,6 +50,8 @@ pub struct Retention {
     exceeded: AtomicU64,
     lookups: Timings,
     fences: Timings,
+    /// Origins of the subscription that were made since the process started.
+    own_origins: Mutex<Vec<u16>>,
 }
 
 impl fmt::Debug for Retention {
@@ -77,7 +79,27 @@ impl Retention {
             exceeded: AtomicU64::new(0),
             lookups: Timings::default(),
             fences: Timings::default(),
+            own_origins: Mutex::default(),
         })
+    }
+
+    /// Says that the subscription writes to the target under these origins. Deletions under them are
+    /// its own, and not remembered. Capture may have begun before they were made.
+    pub fn note_own_origins(&self, origins: &[u32]) {
+        let origins: Vec<u16> = origins.iter().filter_map(|origin| u16::try_from(*origin).ok()).collect();
+        self.own_origins.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&origins);
+        if let Some(memory) = self.memory().as_mut() {
+            memory.set_own_origins(origins);
+        }
+    }
+
+    /// Those of a memory that is opened now, which has read `found`.
+    pub(crate) fn open_memory(&self, mut memory: Memory, found: Vec<u32>) {
+        let mut place = self.memory();
+        let mut own: Vec<u16> = found.into_iter().filter_map(|origin| u16::try_from(origin).ok()).collect();
+        own.extend(self.own_origins.lock().unwrap_or_else(PoisonError::into_inner).iter());
+        memory.set_own_origins(own);
+        *place = Some(memory);
     }
 
     /// What the subscription asks for.

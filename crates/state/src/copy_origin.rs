@@ -13,7 +13,7 @@ use base::quote_literal;
 use client::SqlState;
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::state::{FENCE_POLL, FENCE_WAIT, State, is_without_room};
 
 impl State {
@@ -22,8 +22,8 @@ impl State {
     /// nobody could tell the difference, or where the server has no place for another origin.
     ///
     /// # Errors
-    /// A session keeps the origin, or a query failed.
-    pub async fn copy_origin(&self, worker: usize) -> Result<Option<String>, Error> {
+    /// A session keeps the origin, or a query failed. Or there is no place, and it is `needed`.
+    pub async fn copy_origin(&self, worker: usize, needed: bool) -> Result<Option<String>, Error> {
         let is_seen = "SELECT pg_catalog.current_setting('wal_level') = 'logical' \
                        OR pg_catalog.current_setting('track_commit_timestamp') = 'on'";
         let is_seen =
@@ -35,6 +35,9 @@ impl State {
         self.create_origin(&origin).await?;
         match self.wait_until_free(&origin).await {
             Ok(()) => Ok(Some(origin)),
+            Err(error) if is_without_room(error.sqlstate()) && needed => {
+                Err(Kind::NoPlace { name: self.name.to_string() }.into())
+            }
             Err(error) if is_without_room(error.sqlstate()) => {
                 tracing::warn!(
                     subscription = %self.name,
@@ -46,6 +49,20 @@ impl State {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes every origin under which the subscription may write: one for each of `sessions` that
+    /// apply, and one for copies beside them. Returns the server's numbers of all that it has. What
+    /// asks whose a row is, or who deleted one, must know them before anything is written.
+    ///
+    /// # Errors
+    /// A query failed.
+    pub async fn make_origins(&self, sessions: usize) -> Result<Vec<u32>, Error> {
+        for worker in 0..=sessions {
+            self.create_origin(&self.name.origin(worker)).await?;
+        }
+        let own = crate::origins::own_origins(&**self.session(), &self.name).await;
+        own.map_err(|error| self.session.error(error).into())
     }
 
     /// Makes an origin unless it exists.

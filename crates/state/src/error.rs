@@ -28,6 +28,8 @@ pub(crate) enum Kind {
     OriginTaken { origin: String, name: String },
     /// The origin does not exist any more.
     OriginGone { origin: String, name: String },
+    /// The server has no place for an origin under which copied rows are the subscription's own.
+    NoPlace { name: String },
 }
 
 impl Error {
@@ -65,7 +67,7 @@ impl Error {
                     || error.is_tls()
                     || self.is_missing_right()
             }
-            Kind::Held { .. } => false,
+            Kind::Held { .. } | Kind::NoPlace { .. } => false,
         }
     }
 
@@ -109,6 +111,12 @@ impl fmt::Display for Error {
                 f,
                 "replication origin \"{origin}\" exists on the target, but this database knows no subscription \
                  \"{name}\": another database of the cluster uses the name; choose another --subscription"
+            ),
+            Kind::NoPlace { name } => write!(
+                f,
+                "the target has no place for another replication origin, by which rules of subscription \"{name}\" that \
+                 compare commit times would know the rows that it copies as its own; set max_replication_slots (from 18 \
+                 on max_active_replication_origins) higher and restart the target"
             ),
             Kind::OriginGone { origin, name } => write!(
                 f,

@@ -67,6 +67,17 @@ base::error_reference! {
         pg_replication_origin_drop('...')`.",
         &[],
     ),
+    Kind::NoPlace { .. } => entry(
+        Doing::Copying,
+        "No place for the origin of copied rows",
+        Kind::NoPlace { name: "orders".to_owned() },
+        "Each replication origin that is used takes a place on the target, and all are taken. Without an origin, \
+        copied rows look as if somebody else had written them when the copy ended. A rule that keeps the later \
+        version would then keep out changes that came while the table was copied.",
+        "Raise `max_replication_slots`, from 18 on `max_active_replication_origins`, on the target and restart it. \
+        pgsluice tries again by itself.",
+        &[("pgsluice scenarios", "copied_rows_are_the_subscriptions_own_where_rules_compare_times")],
+    ),
     Kind::OriginGone { .. } => entry(
         Doing::KeepingState,
         "The replication origin is gone",

@@ -81,6 +81,11 @@ pub struct Builder {
 }
 
 impl Builder {
+    /// The version of the server.
+    pub fn major(&self) -> Major {
+        self.major
+    }
+
     /// Sets a line of `postgresql.conf`; the last one of a name counts.
     pub fn setting(mut self, name: &str, value: &str) -> Builder {
         self.settings.push((name.to_owned(), value.to_owned()));

@@ -145,6 +145,12 @@ impl Track {
         Ok(Pushed::ChapterBegins)
     }
 
+    /// Bytes that nobody sees yet.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Lets everybody see what was pushed. Only those wake who had read everything before.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ pub struct DirSpool {
     /// The file that is being written. Blocks of one transaction come in a row, so one open file is
     /// enough for any number of open transactions.
     current: Option<(Xid, File)>,
+    has_own_dir: bool,
 }
 
 impl DirSpool {
@@ -62,7 +63,14 @@ impl DirSpool {
                 fs::remove_file(&path).map_err(named)?;
             }
         }
-        Ok(DirSpool { dir, current: None })
+        Ok(DirSpool { dir, current: None, has_own_dir: false })
+    }
+
+    /// Has the directory go with the spool: nobody else uses it.
+    #[must_use]
+    pub fn with_own_dir(mut self) -> DirSpool {
+        self.has_own_dir = true;
+        self
     }
 
     fn path(&self, xid: Xid) -> PathBuf {
@@ -121,6 +129,9 @@ impl Drop for DirSpool {
             if entry.path().extension().is_some_and(|extension| extension == "spool") {
                 let _ = fs::remove_file(entry.path());
             }
+        }
+        if self.has_own_dir {
+            let _ = fs::remove_dir(&self.dir);
         }
     }
 }

@@ -68,6 +68,13 @@ impl Readers {
         Reader::new(Arc::clone(&self.shared), from)
     }
 
+    /// Whether WAL from `at` on can be read here, or perhaps in what was given to
+    /// [`Readers::fall_back_on`].
+    #[must_use]
+    pub fn can_read(&self, at: Lsn) -> bool {
+        at >= self.oldest() || self.shared.older.get().is_some()
+    }
+
     /// Has all readers read WAL from `older` that is not kept any more. The first one counts.
     pub fn fall_back_on(&self, older: Arc<dyn Older>) {
         let _ = self.shared.older.set(older);

@@ -86,15 +86,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Exact replay of a part of a transaction, behind the savepoint.
+    /// Exact replay behind the savepoint: of a part of a transaction, or of what came while a table
+    /// was copied, which are many.
     pub(super) async fn replay_part(&mut self, batch: &Batch) -> Result<(), Error> {
-        let begin = batch.open.or(batch.ends.last().map(|end| end.begin));
-        let Some(begin) = begin else { return Ok(()) };
         let _replaying = (crash_phases::inside(Phase::Replay), self.activity.enter(Doing::Rows));
-        let (all, mark) = (0..batch.changes.len(), self.conflicts.mark());
+        let mark = self.conflicts.mark();
         self.conflicts.missing.begin();
         let mut guarded = GuardedFrom::NONE;
-        while let Err(error) = self.replay_changes(batch, all.clone(), begin, guarded).await {
+        while let Err(error) = self.replay_all(batch, guarded).await {
             if !guarded.lower(&error, self.replaying) {
                 self.tell_refused(&error);
                 if self.conflicts.has_refused() && self.wire_is_alive() {
@@ -109,6 +108,14 @@ impl Executor {
         }
         self.record_resolved().await?;
         self.one(&[&Which::Release]).await
+    }
+
+    /// Each transaction's changes as that one's: its commit time decides conflicts.
+    async fn replay_all(&mut self, batch: &Batch, guarded: GuardedFrom) -> Result<(), Error> {
+        for (range, begin) in batch.transactions() {
+            self.replay_changes(batch, range, begin, guarded).await?;
+        }
+        Ok(())
     }
 
     async fn replay_changes(

@@ -224,7 +224,10 @@ impl Attempt<'_> {
         };
         // The apply workers' origins are free until the stream begins.
         let worker = if joins_later { settings.apply_sessions() } else { 0 };
-        let origin = state.copy_origin(worker).await?.map(Mutex::new);
+        let origin =
+            state.copy_origin(worker, settings.conflict_rules.compares_times()).await?.map(Mutex::new);
+        // Before a table is emptied, or an earlier copy's rows are.
+        self.make_origins(state).await?;
         let attempt = copy::Attempt {
             source: settings.source.clone(),
             target: settings.target.clone(),
@@ -241,6 +244,18 @@ impl Attempt<'_> {
         };
         copy::copy_tables(attempt, jobs, self.stop).await?;
         Ok(copied)
+    }
+}
+
+impl Attempt<'_> {
+    /// Makes all origins under which the subscription writes, before anything asks which are its
+    /// own: a table that joins is described to conflict rules before its copy begins.
+    pub(super) async fn make_origins(&self, state: &State) -> Result<(), Error> {
+        let own = state.make_origins(self.settings.apply_sessions()).await?;
+        if let Some(retention) = self.status.retention() {
+            retention.note_own_origins(&own);
+        }
+        Ok(())
     }
 }
 

@@ -17,6 +17,7 @@ use super::Status;
 use super::awaited::CatchingUp;
 use super::form::ValuesSnapshot;
 use super::lag::{Lag, LagFigures, Mark};
+use super::limits::LimitedBy;
 use super::phase::Phase;
 use super::retained::RetainedSnapshot;
 use super::standstill::Blocked;
@@ -288,6 +289,10 @@ pub struct StatusSnapshot {
     /// What takes long at present; null while everything moves.
     #[serde(default)]
     pub waits_for: Option<WaitsFor>,
+    /// What limits the rate while the target is behind; null while it keeps up, or while no part is
+    /// busy enough to be named.
+    #[serde(default)]
+    pub limited_by: Option<LimitedBy>,
     /// How far the commit time of the transaction that is held is ahead of the target's clock; null
     /// while none is held.
     #[serde(default)]
@@ -331,6 +336,7 @@ impl Status {
         let lag = self.lag(now, [source_end, received, handed, applied, flushed]);
         let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (phase, catching_up) = self.phase_and_wait(Lsn::new(applied));
+        let waits_for = self.waits_for(&lag);
         StatusSnapshot {
             subscription: self.subscription.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -345,7 +351,8 @@ impl Status {
             applied: text(applied),
             flushed: text(flushed),
             last_commit_unix_ms: self.counters.last_commit_time().map(|time| time.unix_micros() / 1_000),
-            waits_for: self.waits_for(&lag),
+            limited_by: self.limits.limited_by(&lag.total, waits_for.as_ref()),
+            waits_for,
             clock_ahead_seconds: self.counters.clock.figures().held.map(|held| held.ahead.as_secs_f64()),
             spooled_bytes: self.spooling.held().1,
             failing: self.failing(),
@@ -411,12 +418,7 @@ impl Status {
             rows_written: get(&counters.rows_written),
             replays: get(&counters.replays),
             replanned: get(&counters.replanned),
-            cpu_us: StageTimes {
-                receive: self.receive_cpu.micros(),
-                decode: self.decoded.cpu.micros(),
-                plan: counters.plan_cpu.micros(),
-                write: counters.write_cpu.micros(),
-            },
+            cpu_us: self.stage_times(),
             ahead: get(&counters.ahead),
             ahead_void: get(&counters.ahead_void),
             out_of_order: get(&counters.out_of_order),
@@ -426,6 +428,24 @@ impl Status {
                 .map(|kind| (kind.name().to_owned(), counters.conflicts.get(kind)))
                 .collect(),
         }
+    }
+
+    /// CPU time of each stage.
+    pub(crate) fn stage_times(&self) -> StageTimes {
+        StageTimes {
+            receive: self.receive_cpu.micros(),
+            decode: self.decoded.cpu.micros(),
+            plan: self.counters.plan_cpu.micros(),
+            write: self.counters.write_cpu.micros(),
+        }
+    }
+
+    /// How far the target is behind.
+    pub(crate) fn total_lag(&self) -> Lag {
+        let now = PgTimestamp::now();
+        let applied = self.progress().snapshot().applied.as_u64();
+        let end = self.source_end.load(Ordering::Relaxed).max(applied);
+        self.lag(now, [end, end, applied, applied, applied]).total
     }
 
     fn schema_snapshot(&self) -> SchemaSnapshot {

@@ -130,6 +130,12 @@ impl Status {
         }
     }
 
+    /// The backend that applies, if there is one.
+    pub(crate) fn applying(&self) -> Option<i32> {
+        let backends = lock(&self.standstill.backends);
+        backends.as_ref().map(|own| own.applying.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+
     pub(crate) fn motion(&self) -> Motion {
         let counters = self.counters();
         let executing = counters.executing.load(Ordering::Relaxed);

@@ -90,6 +90,16 @@ impl WaitsFor {
         }
     }
 
+    /// Whether it waits only because nothing is behind.
+    pub(super) fn is_for_changes(&self) -> bool {
+        self.stage == "source" && self.seconds == 0.0
+    }
+
+    /// Whether only figures of lag say so. What is busy says more.
+    pub(super) fn is_by_lag(&self) -> bool {
+        matches!(self.stage.as_str(), "queue" | "open" | "source" | "flush")
+    }
+
     /// The wait for what a backend does.
     pub(crate) fn of_look(look: &BackendLook) -> WaitsFor {
         let end = look.end;

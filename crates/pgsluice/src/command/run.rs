@@ -142,7 +142,8 @@ async fn run_one(pipeline: Pipeline, passes: Arc<Passes>) -> anyhow::Result<()> 
     let ended = stop.child_token();
     let source = monitor::watch_source(Arc::clone(&settings), Arc::clone(&status), ended.clone());
     let target = monitor::watch_target(Arc::clone(&settings), Arc::clone(&status), ended.clone());
-    let watcher = tokio::spawn(async { tokio::join!(source, target) });
+    let limits = monitor::watch_limits(Arc::clone(&settings), Arc::clone(&status), ended.clone());
+    let watcher = tokio::spawn(async { tokio::join!(source, target, limits) });
     let too_long = async {
         stop.cancelled().await;
         status.set_phase(Phase::Stopping);

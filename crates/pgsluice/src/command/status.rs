@@ -106,10 +106,13 @@ fn text(found: &FoundState) -> String {
         FoundState::Running { snapshot, .. } => running(&mut lines, snapshot),
         FoundState::Stored { subscription, servers_asked: false, .. } => {
             lines.add("subscription", subscription);
+            lines.add("well", "no: it does not run on this machine");
             lines.add("state", "not running on this machine; give --source and --target to see more");
         }
         FoundState::Stored { subscription, stored, slot, reached, behind_bytes, archive, .. } => {
             lines.add("subscription", subscription);
+            lines.add("well", "no: it does not run");
+            lines.add("behind", behind_bytes.map_or_else(|| "not known".to_owned(), show_bytes));
             not_running(&mut lines, stored.as_deref());
             if let Some(reached) = reached {
                 let behind = behind_bytes.map_or_else(|| "-".to_owned(), show_bytes);
@@ -135,6 +138,7 @@ impl Lines {
 fn running(lines: &mut Lines, snapshot: &StatusSnapshot) {
     let seconds_since = |unix_ms: i64| (snapshot.read_at_unix_ms - unix_ms).max(0) as f64 / 1e3;
     lines.add("subscription", &snapshot.subscription);
+    three_answers(lines, snapshot);
     let up = show_seconds(seconds_since(snapshot.started_at_unix_ms));
     lines.add("state", format!("{}, process {}, up {up}", snapshot.phase, snapshot.pid));
     if let Some(catching_up) = &snapshot.catching_up {
@@ -168,6 +172,43 @@ fn running(lines: &mut Lines, snapshot: &StatusSnapshot) {
     let met: Vec<_> = met.iter().map(|(name, count)| format!("{name} {}", show_count(**count))).collect();
     lines.add("conflicts", if met.is_empty() { "none".to_owned() } else { met.join(", ") });
     errors(lines, snapshot);
+}
+
+/// Whether it is well, how far behind it is, what limits it, and what to do next.
+fn three_answers(lines: &mut Lines, snapshot: &StatusSnapshot) {
+    let (trouble, next) = trouble(snapshot).unzip();
+    lines.add("well", trouble.map_or_else(|| "yes".to_owned(), |trouble| format!("no: {trouble}")));
+    lines.add("behind", show_lag(&snapshot.lag.total));
+    let unlimited = match (&snapshot.lag.total, snapshot.streams()) {
+        (_, false) | (Lag { bytes: None, .. }, _) => "not known yet",
+        (Lag { seconds: Some(1.0..), .. }, _) => "no part alone: none of them is busy all the time",
+        _ => "nothing: the target keeps up with the source",
+    };
+    lines.add("limited by", snapshot.limited_by.as_ref().map_or(unlimited, |limit| &limit.what));
+    if let Some(next) = next.flatten() {
+        lines.add("next", next);
+    }
+}
+
+/// What somebody should look at, and the next step if that is not part of it. The worst comes
+/// first.
+fn trouble(snapshot: &StatusSnapshot) -> Option<(String, Option<String>)> {
+    if let (Some(_), Some(error)) = (&snapshot.failing, &snapshot.last_error) {
+        return Some((format!("it fails again and again: {}", error.message), None));
+    }
+    if let Some(blocked) = &snapshot.blocked {
+        return Some((blocked.to_string(), Some(blocked.remedy())));
+    }
+    if let Some(trouble) = snapshot.deletions.as_ref().and_then(|own| own.trouble.as_ref()) {
+        return Some((format!("deletions are not remembered: {trouble}"), None));
+    }
+    let refresh = snapshot.refresh.as_ref()?;
+    if let Some(waiting) = refresh.waiting.first() {
+        return Some((format!("a table is left out: {}", waiting.reason), None));
+    }
+    let partition = refresh.partitions.first()?;
+    let what = format!("partition {} of {}: {}", partition.partition, partition.root, partition.what);
+    Some((what, Some(partition.remedy.clone())))
 }
 
 /// What is remembered of the target's deletions.

@@ -101,6 +101,38 @@ fn d1_each_way_to_lose_a_row_is_reported() {
     });
 }
 
+/// At the first start, capture begins before any of the subscription's origins exists.
+///
+/// Fails if what the subscription itself deletes is remembered as somebody else's.
+#[test]
+fn d1_own_deletions_are_not_remembered_from_the_first_start_on() {
+    let with = |strategy: &[&'static str]| [RETAIN, strategy, &["--batch-rows-max", "50"]].concat();
+    let strategies = [with(LOGICAL), with(WAL)];
+    let strategies = strategies.each_ref().map(Vec::as_slice);
+    let source = |builder: Builder| builder.setting("logical_decoding_work_mem", "64kB");
+    scenario_alone(
+        &strategies,
+        source,
+        |target| target,
+        |s| {
+            s.both(TABLE);
+            s.source("INSERT INTO t SELECT i, repeat('v', 100) FROM generate_series(1, 9000) i");
+            s.follow();
+            wait_for_capture(s);
+            s.source("DELETE FROM t WHERE id <= 3");
+            s.source("DELETE FROM t WHERE id BETWEEN 11 AND 8000");
+            s.catch_up();
+            s.target("DELETE FROM t WHERE id = 9000");
+            for number in 0..s.followers() {
+                // Deletions are captured in their order.
+                let is_remembered = || Ok(deletions(s, number, "count").as_u64() > Some(0));
+                wait_for("the client's deletion to be captured", BOUND, is_remembered).unwrap();
+                assert_eq!(deletions(s, number, "count"), 1);
+            }
+        },
+    );
+}
+
 #[test]
 fn a_deleted_row_is_inserted_again_or_stops() {
     retaining(&["update_deleted=apply_remote"], |s| {
