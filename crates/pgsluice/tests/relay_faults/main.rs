@@ -27,6 +27,8 @@
 //! | file | has |
 //! | --- | --- |
 //! | `streams`, `slots` | the hazards |
+//! | `backlogs` | large transactions and long backlogs |
+//! | `new_databases` | databases that the relay sees for the first time, or that are gone |
 //! | `network`, `clients` | faults around the relay |
 //! | `kills`, `load` | kills under load |
 //! | `lost_end` | a copy that the subscriber cannot end any more |
@@ -39,6 +41,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod backlogs;
 mod clients;
 #[path = "../crash/conn.rs"]
 mod conn;
@@ -47,6 +50,7 @@ mod kills;
 mod load;
 mod lost_end;
 mod network;
+mod new_databases;
 mod slots;
 mod stage;
 mod streams;

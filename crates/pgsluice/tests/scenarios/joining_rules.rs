@@ -1,7 +1,7 @@
 //! Rules for conflicts, and tables that join: whose the copied rows are, and when each change
 //! was made that came during the copy.
 
-use testkit::{Builder, wait_for};
+use testkit::wait_for;
 
 use crate::support::{BOUND, DECODED, FOLDED, ONE_BY_ONE, Scenario, Session, scenario_alone};
 
