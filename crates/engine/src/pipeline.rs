@@ -32,7 +32,7 @@ mod snapshot;
 mod target_clock;
 mod turns;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use base::Lsn;
@@ -68,9 +68,11 @@ pub async fn run(
     direction: Option<Direction>,
     stop: CancellationToken,
 ) -> Result<(), Error> {
-    let retaining = Retaining::start(&settings, &status, direction.as_ref());
-    let ended = run_attempts(settings, status, passes, direction, stop).await;
-    retaining.finish().await;
+    let beside = OnceLock::new();
+    let ended = run_attempts(Arc::clone(&settings), status, passes, direction, (&beside, stop)).await;
+    if let Some(retaining) = beside.into_inner() {
+        retaining.finish(&settings, ended.is_err()).await;
+    }
     ended
 }
 
@@ -79,7 +81,7 @@ async fn run_attempts(
     status: Arc<Status>,
     passes: Arc<Passes>,
     direction: Option<Direction>,
-    stop: CancellationToken,
+    (beside, stop): (&OnceLock<Retaining>, CancellationToken),
 ) -> Result<(), Error> {
     let mut backoff = Backoff::new(settings.wal_retrieve_retry_interval);
     let mut skip = status.skip_lsn();
@@ -94,6 +96,7 @@ async fn run_attempts(
             status: &status,
             passes: &passes,
             direction: direction.as_ref(),
+            beside,
             stop: &stop,
         };
         let before = past.failing.run();
@@ -164,6 +167,9 @@ impl Attempt<'_> {
         self.check_once(past).await?;
         self.status.spooling().check_room()?;
         let (mut ends, must_be_empty) = self.look_in_turn(past).await?;
+        // Not before the subscription is this process's: its slot on the target may be another's.
+        let retaining =
+            self.beside.get_or_init(|| Retaining::start(self.settings, self.status, self.direction));
         if ends.row.is_some() {
             ends.state.keep_oids().await?;
         }
@@ -171,6 +177,7 @@ impl Attempt<'_> {
             false => self.begin(&mut ends, must_be_empty).await?,
             true => self.resume(&mut ends, past).await?,
         };
+        retaining.has_begun();
         let _validating = target_schema::finish(self.settings, self.status, &ends.state).await?;
         statistics::analyze(self.settings, copied, self.stop);
         if self.has_waited_for_copy(&ends).await? {

@@ -5,6 +5,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::Lsn;
@@ -21,6 +22,10 @@ const FAREWELL: Duration = Duration::from_secs(5);
 pub(crate) struct Retaining {
     stop: CancellationToken,
     tasks: Vec<AbortOnDropHandle<()>>,
+    /// The subscription has begun to copy, in this process or an earlier one.
+    has_begun: AtomicBool,
+    /// Deletions are remembered.
+    captures: bool,
 }
 
 impl Retaining {
@@ -33,7 +38,7 @@ impl Retaining {
         let stop = CancellationToken::new();
         let Some(bounds) = settings.retain_deletions else {
             let tasks = if settings.deletions_dir().exists() { vec![removing(settings)] } else { Vec::new() };
-            return Retaining { stop, tasks };
+            return Retaining { stop, tasks, has_begun: AtomicBool::new(true), captures: false };
         };
         let retention = Retention::new(retention::Settings {
             subscription: settings.subscription.clone(),
@@ -54,11 +59,19 @@ impl Retaining {
             stop.clone(),
         );
         let tasks = [tokio::spawn(capturing), tokio::spawn(horizon)].map(AbortOnDropHandle::new);
-        Retaining { stop, tasks: tasks.into() }
+        Retaining { stop, tasks: tasks.into(), has_begun: AtomicBool::new(false), captures: true }
     }
 
-    /// Ends in order, so that the next start finds everything.
-    pub(crate) async fn finish(self) {
+    /// Notes that the subscription has begun to copy.
+    pub(crate) fn has_begun(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends in order, so that the next start finds everything. If the subscription `is_refused` and
+    /// has never begun, there may be no next start, and nothing is left: a slot on the target would
+    /// keep WAL for nobody.
+    pub(crate) async fn finish(self, settings: &Settings, is_refused: bool) {
+        let leaves_nothing = is_refused && self.captures && !self.has_begun.load(Ordering::Relaxed);
         self.stop.cancel();
         let ended = async {
             for task in self.tasks {
@@ -67,6 +80,9 @@ impl Retaining {
             }
         };
         let _ = tokio::time::timeout(FAREWELL, ended).await;
+        if leaves_nothing {
+            let _ = tokio::time::timeout(FAREWELL, removing(settings)).await;
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! leaves to the next one.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use output::Lost;
 use source::end::SourceEnd;
@@ -14,6 +14,7 @@ use wal_source::{Context, OpenSpool, Passes};
 
 use crate::error::Error;
 use crate::repeated::Repeated;
+use crate::retaining::Retaining;
 use crate::spooling::Watched;
 use crate::{Direction, Settings, Status};
 
@@ -55,6 +56,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) passes: &'a Passes,
     /// Set if another pipeline replicates the other way.
     pub(crate) direction: Option<&'a Direction>,
+    /// What runs beside all attempts, once one of them has the subscription.
+    pub(crate) beside: &'a OnceLock<Retaining>,
     pub(crate) stop: &'a CancellationToken,
 }
 

@@ -162,9 +162,16 @@ fn a_name_in_use_is_refused() {
         s.follow();
         let elsewhere = tempfile::tempdir().unwrap();
         let dir = elsewhere.path().to_str().unwrap();
-        for args in [&["run", "--publication", "p"][..], &["run", "--publication", "p", "--state-dir", dir]] {
+        let retain = ["run", "--publication", "p", "--state-dir", dir, "--retain-dead-tuples", "on"];
+        // A process that does not get the subscription makes no slot for it.
+        let dead =
+            format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}_dead'", s.slot(0));
+        for args in
+            [&["run", "--publication", "p"][..], &["run", "--publication", "p", "--state-dir", dir], &retain]
+        {
             let refused = s.call(0, args);
             assert_eq!(refused.status.code(), Some(3), "{}", refused.stderr);
+            assert_eq!(s.target_one(&dead), "0", "{}", refused.stderr);
         }
         // Another target with the same name: its slot reveals it.
         let db = format!("{}_other", s.name(0));
@@ -174,9 +181,10 @@ fn a_name_in_use_is_refused() {
             .sql(&db, "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE mark (id int PRIMARY KEY)")
             .unwrap();
         let url = s.pair().target.url(&db);
-        let refused = s.call(0, &["run", "--publication", "p", "--state-dir", dir, "--target", &url]);
+        let refused = s.call(0, &[&retain[..], &["--target", &url]].concat());
         assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
         assert!(refused.stderr.contains("in use by another target"), "{}", refused.stderr);
+        assert_eq!(s.target_one(&dead), "0", "{}", refused.stderr);
         s.live(&["INSERT INTO t VALUES (1)"]);
         s.pair().target.sql("postgres", &format!("DROP DATABASE {db} WITH (FORCE)")).unwrap();
     });
