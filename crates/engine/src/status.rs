@@ -48,6 +48,7 @@ mod look;
 mod phase;
 mod retained;
 mod snapshot;
+mod stage_times;
 mod standstill;
 mod waits;
 
@@ -64,8 +65,9 @@ pub use self::phase::Phase;
 pub use self::retained::{QuantilesSnapshot, RetainedSnapshot};
 pub use self::snapshot::{
     BuildingSnapshot, CopySnapshot, DifferingPartition, Failing, LastError, PrefetchSnapshot, Refresh,
-    SchemaSnapshot, StageTimes, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
+    SchemaSnapshot, StatusSnapshot, TableSnapshot, Totals, WaitingTable,
 };
+pub use self::stage_times::StageTimes;
 pub use self::standstill::Blocked;
 pub(crate) use self::standstill::{Motion, Standstill};
 pub use self::waits::{Pause, WaitsFor};

@@ -283,8 +283,8 @@ impl Alone {
 }
 
 impl Alone {
-    /// A subscriber that is far behind confirms as it goes. What it has confirmed need not be decoded
-    /// again, and its WAL need not stay.
+    /// A subscriber that is far behind confirms as it goes. What it has confirmed need not be
+    /// decoded again, and its WAL need not stay.
     fn look_for_anchor(&self, decoder: &Decoder) {
         let mut anchors = self.anchors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = anchors.look(decoder.place()) {

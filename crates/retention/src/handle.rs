@@ -83,8 +83,8 @@ impl Retention {
         })
     }
 
-    /// Says that the subscription writes to the target under these origins. Deletions under them are
-    /// its own, and not remembered. Capture may have begun before they were made.
+    /// Says that the subscription writes to the target under these origins. Deletions under them
+    /// are its own, and not remembered. Capture may have begun before they were made.
     pub fn note_own_origins(&self, origins: &[u32]) {
         let origins: Vec<u16> = origins.iter().filter_map(|origin| u16::try_from(*origin).ok()).collect();
         self.own_origins.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&origins);

@@ -31,13 +31,13 @@ use serde::{Deserialize, Serialize};
 
 use super::lag::Lag;
 use super::look::BackendLook;
-use super::snapshot::StageTimes;
+use super::stage_times::StageTimes;
 use super::standstill::lock;
 use super::waits::WaitsFor;
 
 /// What counts is the time before now that is shorter than this.
 const WINDOW: Duration = Duration::from_secs(10);
-/// So many samples say something.
+/// This number of samples says something.
 const ENOUGH: usize = 12;
 /// A session of a server is the limit if it works for this share of the time.
 const SERVER_SHARE: f64 = 0.6;

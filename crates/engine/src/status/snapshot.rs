@@ -20,6 +20,7 @@ use super::lag::{Lag, LagFigures, Mark};
 use super::limits::LimitedBy;
 use super::phase::Phase;
 use super::retained::RetainedSnapshot;
+use super::stage_times::StageTimes;
 use super::standstill::Blocked;
 use super::waits::WaitsFor;
 
@@ -39,21 +40,6 @@ pub struct Failing {
     pub since_unix_ms: i64,
     /// Their number.
     pub attempts: u64,
-}
-
-/// What the stages of a subscription have taken of this machine's processors since the process
-/// started, in microseconds. Copies and captured deletions are not among them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct StageTimes {
-    /// Receiving the stream.
-    pub receive: u64,
-    /// Decoding WAL; a share of it where one pass decodes for several subscriptions. 0 if the
-    /// source decodes.
-    pub decode: u64,
-    /// Putting transactions together, and planning statements.
-    pub plan: u64,
-    /// Executing statements, of all sessions.
-    pub write: u64,
 }
 
 /// Totals since the process started.

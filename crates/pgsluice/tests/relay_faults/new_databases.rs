@@ -12,7 +12,7 @@ use crate::stage::{
 /// A relay that lost its data directory receives WAL from where its slot at the publisher is, which
 /// is behind the publisher's last checkpoint. A look at the catalogs goes back to that.
 ///
-/// Fails if the look is kept although its WAL is not here: every slot of the database would be dead.
+/// Fails if the look is kept although its WAL is not here: all slots of the database would be dead.
 #[test]
 fn h11_a_relay_that_begins_behind_the_last_checkpoint_serves_new_subscribers() {
     let mut stage = Stage::new(newest(), "");
@@ -43,7 +43,7 @@ fn h11_a_relay_that_begins_behind_the_last_checkpoint_serves_new_subscribers() {
 
 /// A server drops the unused slots of a database with it.
 ///
-/// Fails if such a slot keeps WAL for ever.
+/// Fails if such a slot stays, and WAL with it.
 #[test]
 fn slots_of_a_database_that_is_dropped_go() {
     let stage = Stage::new(newest(), "");

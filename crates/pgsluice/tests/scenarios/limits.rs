@@ -24,8 +24,8 @@ ALTER TABLE t ENABLE ALWAYS TRIGGER burn";
 const FILTERED: &str = "filtered WHERE (length(repeat(md5(v), 20000)) < 0)";
 
 /// Writes more of this on the source whenever less than these bytes of WAL are behind, until this
-/// stage is named as the limit. Returns what is said of it. `{}` stands for a number that grows by
-/// a million.
+/// stage is named as the limit. Returns what `status` has of it. `{}` stands for a number that
+/// grows by a million.
 #[track_caller]
 fn limited_by(s: &Scenario, stage: &str, (more, bytes): (&str, u64)) -> Value {
     let mut last = Value::Null;
