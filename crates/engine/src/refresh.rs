@@ -457,6 +457,7 @@ impl<'a> Refreshing<'a> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
         let tables = with_oids(&new);
+        attempt.make_copy_origin(self.state).await?;
         if let Some(judge) = &self.judge {
             // Done before the snapshot is requested: from now on decoding must not leave out any of
             // their changes.

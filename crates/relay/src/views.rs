@@ -32,7 +32,8 @@ struct Inner {
     slots: Slots,
     senders: Senders,
     since: PgTimestamp,
-    /// How much WAL there is, and how far a slot may be behind; see [`Retention`](crate::Retention).
+    /// How much WAL there is, and how far a slot may be behind: see
+    /// [`Retention`](crate::Retention).
     limit: Option<(Arc<Received>, u64)>,
 }
 

@@ -51,16 +51,11 @@ impl State {
         }
     }
 
-    /// Makes every origin under which the subscription may write: one for each of `sessions` that
-    /// apply, and one for copies beside them. Returns the server's numbers of all that it has. What
-    /// asks whose a row is, or who deleted one, must know them before anything is written.
+    /// The server's numbers of the origins that the subscription has now.
     ///
     /// # Errors
     /// A query failed.
-    pub async fn make_origins(&self, sessions: usize) -> Result<Vec<u32>, Error> {
-        for worker in 0..=sessions {
-            self.create_origin(&self.name.origin(worker)).await?;
-        }
+    pub async fn own_origins(&self) -> Result<Vec<u32>, Error> {
         let own = crate::origins::own_origins(&**self.session(), &self.name).await;
         own.map_err(|error| self.session.error(error).into())
     }

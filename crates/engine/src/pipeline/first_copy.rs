@@ -224,10 +224,7 @@ impl Attempt<'_> {
         };
         // The apply workers' origins are free until the stream begins.
         let worker = if joins_later { settings.apply_sessions() } else { 0 };
-        let origin =
-            state.copy_origin(worker, settings.conflict_rules.compares_times()).await?.map(Mutex::new);
-        // Before a table is emptied, or an earlier copy's rows are.
-        self.make_origins(state).await?;
+        let origin = self.copy_origin(state, worker).await?.map(Mutex::new);
         let attempt = copy::Attempt {
             source: settings.source.clone(),
             target: settings.target.clone(),
@@ -248,12 +245,25 @@ impl Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// Makes all origins under which the subscription writes, before anything asks which are its
-    /// own: a table that joins is described to conflict rules before its copy begins.
-    pub(super) async fn make_origins(&self, state: &State) -> Result<(), Error> {
-        let own = state.make_origins(self.settings.apply_sessions()).await?;
+    /// The origin of a copy, made if there is none: see [`State::copy_origin`].
+    async fn copy_origin(&self, state: &State, worker: usize) -> Result<Option<String>, Error> {
+        let origin = state.copy_origin(worker, self.settings.conflict_rules.compares_times()).await?;
+        // Before a table is emptied.
+        self.note_origins(state).await?;
+        Ok(origin)
+    }
+
+    /// Makes the origin of copies beside the stream. To be called before anything asks which
+    /// origins are the subscription's own: a table that joins is described to conflict rules before
+    /// its copy begins.
+    pub(crate) async fn make_copy_origin(&self, state: &State) -> Result<(), Error> {
+        self.copy_origin(state, self.settings.apply_sessions()).await.map(drop)
+    }
+
+    /// Tells who remembers deletions under which origins the subscription itself deletes.
+    pub(super) async fn note_origins(&self, state: &State) -> Result<(), Error> {
         if let Some(retention) = self.status.retention() {
-            retention.note_own_origins(&own);
+            retention.note_own_origins(&state.own_origins().await?);
         }
         Ok(())
     }

@@ -69,8 +69,8 @@ impl Attempt<'_> {
         if self.status.retention().is_some() {
             self.status.set_target_started(retention::started(ends.state.session()).await?);
         }
-        self.make_origins(&ends.state).await?;
         let target = Target::attach(&settings.target, &ends.state, &options, joined).await?;
+        self.note_origins(&ends.state).await?;
         self.status.set_backends(target.backends());
         let reached = target.reached();
         let Ends { source: SourceEnd { wire, session, .. }, state, .. } = &mut ends;
