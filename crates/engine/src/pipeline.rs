@@ -170,6 +170,9 @@ impl Attempt<'_> {
         // Not before the subscription is this process's: its slot on the target may be another's.
         let retaining =
             self.beside.get_or_init(|| Retaining::start(self.settings, self.status, self.direction));
+        if ends.has_begun() {
+            retaining.has_begun();
+        }
         if ends.row.is_some() {
             ends.state.keep_oids().await?;
         }

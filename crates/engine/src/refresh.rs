@@ -457,7 +457,9 @@ impl<'a> Refreshing<'a> {
         let attempt = self.attempt;
         let name = &attempt.settings.subscription;
         let tables = with_oids(&new);
-        attempt.make_copy_origin(self.state).await?;
+        if self.copies_some_of(&new).await? {
+            attempt.make_copy_origin(self.state).await?;
+        }
         if let Some(judge) = &self.judge {
             // Done before the snapshot is requested: from now on decoding must not leave out any of
             // their changes.
@@ -517,18 +519,28 @@ impl<'a> Refreshing<'a> {
         Ok(())
     }
 
-    /// Returns the new tables to copy. Without `copy_data`, these are only replaced tables and
-    /// tables whose copy was begun for that reason.
+    /// Returns the new tables to copy.
     async fn to_copy(&self, new: Vec<(PublishedTable, CopyJob)>) -> Result<Vec<CopyJob>, Error> {
-        let mut wanted: Option<HashSet<TableKey>> = None;
-        if !self.attempt.settings.copy_data {
-            let recorded = self.state.copied_tables().await?;
-            let owed = recorded.into_iter().filter(|table| table.begun || table.replaced.is_some());
-            wanted = Some(owed.map(|table| (table.schema, table.table)).collect());
-        }
+        let owed = self.owed().await?;
         let is_wanted =
-            |table: &PublishedTable| wanted.as_ref().is_none_or(|wanted| wanted.contains(&key(&table.name)));
+            |table: &PublishedTable| owed.as_ref().is_none_or(|owed| owed.contains(&key(&table.name)));
         Ok(new.into_iter().filter(|(table, _)| is_wanted(table)).map(|(_, job)| job).collect())
+    }
+
+    async fn copies_some_of(&self, new: &[(PublishedTable, CopyJob)]) -> Result<bool, Error> {
+        let owed = self.owed().await?;
+        Ok(owed.is_none_or(|owed| new.iter().any(|(table, _)| owed.contains(&key(&table.name)))))
+    }
+
+    /// The tables that are copied; `None` for all. Without `copy_data`, these are only replaced
+    /// tables and tables whose copy was begun for that reason.
+    async fn owed(&self) -> Result<Option<HashSet<TableKey>>, Error> {
+        if self.attempt.settings.copy_data {
+            return Ok(None);
+        }
+        let recorded = self.state.copied_tables().await?;
+        let owed = recorded.into_iter().filter(|table| table.begun || table.replaced.is_some());
+        Ok(Some(owed.map(|table| (table.schema, table.table)).collect()))
     }
 
     /// Never returns if the applier has ended: the caller is dropped as soon as that is noticed.

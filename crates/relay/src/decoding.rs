@@ -273,7 +273,7 @@ impl Alone {
                 Piece::Bytes(_, bytes) => {
                     self.figures.alone_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                     feed.decode(decoder, bytes, until.is_none())?;
-                    self.look_for_anchor(decoder);
+                    self.look_for_anchor(decoder, feed);
                 }
                 Piece::Dry => break,
             }
@@ -285,8 +285,12 @@ impl Alone {
 impl Alone {
     /// A subscriber that is far behind confirms as it goes. What it has confirmed need not be
     /// decoded again, and its WAL need not stay.
-    fn look_for_anchor(&self, decoder: &Decoder) {
+    fn look_for_anchor(&self, decoder: &Decoder, feed: &Feed) {
         let mut anchors = self.anchors.lock().unwrap_or_else(PoisonError::into_inner);
+        // Forms are ended before anchors go that know of WAL which is taken back.
+        if feed.has_ended() {
+            return;
+        }
         if let Err(error) = anchors.look(decoder.place()) {
             warn_of_anchor(self.database, &error);
         }

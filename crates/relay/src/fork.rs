@@ -30,13 +30,14 @@ const LOOK: Duration = Duration::from_millis(20);
 /// # Errors
 /// As [`take_back`].
 pub(crate) async fn leave_timeline(context: &Context, fork: Lsn) -> Result<(), Told> {
-    if context.slots.have_more_than(fork) || context.databases.have_more_than(fork) {
+    // An earlier attempt may have ended streams, and failed then.
+    let is_begun = context.is_between_epochs();
+    if is_begun || context.databases.have_more_than(fork) || !context.slots.pass(fork) {
         tracing::warn!("the publisher left its timeline at {fork}; the relay takes back what it had of more");
         take_back(context, fork).await?;
         context.begin_epoch();
         return Ok(());
     }
-    context.slots.pass(fork);
     context.slots.keep_all()
 }
 

@@ -109,6 +109,11 @@ impl Context {
         self.epoch.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether what relied on WAL that is taken back was ended, and nothing has begun since.
+    pub(crate) fn is_between_epochs(&self) -> bool {
+        self.epoch().is_cancelled() && !self.stop.is_cancelled()
+    }
+
     /// Ends what relies on WAL that is taken back. Nothing of the kind begins before
     /// [`Context::begin_epoch`].
     pub(crate) fn end_epoch(&self) {
@@ -738,10 +743,12 @@ impl Session<'_> {
         let own = self.temporary.iter().position(|own| own.name() == slot);
         let slot = match own {
             Some(own) => self.temporary.swap_remove(own),
-            None => self.context.slots.acquire(slot, self.database, self.cancellable.pid)?,
+            None => self.context.slots.acquire(slot, self.database, self.cancellable.pid, start)?,
         };
+        if own.is_some() {
+            slot.goes_on_from(start)?;
+        }
         let mut form = Form::read(options, self.context.major)?;
-        slot.goes_on_from(start)?;
         let state = slot.state().map_or(Lsn::INVALID, |state| state.confirmed);
         // A server never starts earlier than what was confirmed.
         let start = start.max(state);

@@ -212,11 +212,14 @@ impl Slots {
         Ok(ActiveSlot { inner: Arc::clone(&self.inner), name, pid })
     }
 
-    /// Lets the connection `pid` use a slot of this database.
+    /// Lets the connection `pid` use a slot of this database. Its subscriber goes on from `start`,
+    /// where it has everything before; zero says that it does not know.
     ///
     /// # Errors
-    /// There is no such slot, another connection uses it, or it cannot be used any more.
-    pub fn acquire(&self, name: &str, database: Oid, pid: u32) -> Result<ActiveSlot, Told> {
+    /// There is no such slot, another connection uses it, or it cannot be used any more: perhaps
+    /// because the publisher has left its timeline before that place since the subscriber was here.
+    /// Or its file cannot be written.
+    pub fn acquire(&self, name: &str, database: Oid, pid: u32, start: Lsn) -> Result<ActiveSlot, Told> {
         let mut slots = self.inner.slots();
         let entry = found(&mut slots, name)?;
         if let Some(other) = entry.active {
@@ -226,7 +229,7 @@ impl Slots {
             let message = format!("replication slot \"{name}\" was not created in this database");
             return Err(Told::new(code::OBJECT_NOT_IN_PREREQUISITE_STATE, message));
         }
-        unusable(&entry.state, self.inner.major)?;
+        self.inner.goes_on_from(entry, start)?;
         entry.active = Some(pid);
         entry.inactive_since = None;
         Ok(ActiveSlot { inner: Arc::clone(&self.inner), name: name.to_owned(), pid })
@@ -344,20 +347,20 @@ impl Slots {
         invalidated
     }
 
-    /// Whether the subscriber of a slot has, or may have, more than what comes before `fork`.
-    pub(crate) fn have_more_than(&self, fork: Lsn) -> bool {
-        let has =
-            |entry: &Entry| entry.state.invalidated.is_none() && entry.sent.max(entry.state.confirmed) > fork;
-        self.inner.slots().values().any(has)
-    }
-
-    /// Notes that the publisher left its timeline at `fork`. Streams go on: what they had was
-    /// before.
-    pub(crate) fn pass(&self, fork: Lsn) {
+    /// Notes that the publisher left its timeline at `fork`, unless the subscriber of a slot has
+    /// more than what comes before it: then nothing is noted, and the answer is false. Streams go
+    /// on: what they had was before.
+    pub(crate) fn pass(&self, fork: Lsn) -> bool {
         let mut slots = self.inner.slots();
+        let has_more =
+            |entry: &Entry| entry.state.invalidated.is_none() && entry.sent.max(entry.state.confirmed) > fork;
+        if slots.values().any(has_more) {
+            return false;
+        }
         for entry in slots.values_mut().filter(|entry| entry.active.is_none()) {
             entry.leave(fork);
         }
+        true
     }
 
     /// Keeps every slot that has moved. One that cannot be kept does not keep others from it.
@@ -454,6 +457,31 @@ impl Inner {
         self.dir.join(format!("{name}{ENDING}"))
     }
 
+    /// See [`Slots::acquire`].
+    fn goes_on_from(&self, entry: &mut Entry, start: Lsn) -> Result<(), Told> {
+        unusable(&entry.state, self.major)?;
+        entry.sent = entry.sent.max(start);
+        let Some(fork) = entry.state.left_at else { return Ok(()) };
+        let before = entry.state.clone();
+        entry.state.left_at = None;
+        if start > fork {
+            entry.state.invalidated = Some(format!(
+                "the publisher left its timeline at {fork}; the subscriber has WAL up to {start}, and has confirmed {}",
+                entry.state.confirmed
+            ));
+        }
+        // Before anything is sent: later, its place is on the new timeline.
+        if !entry.is_temporary
+            && let Err(told) = self.keep(entry)
+        {
+            if entry.state.invalidated.is_none() {
+                entry.state = before;
+            }
+            return Err(told);
+        }
+        unusable(&entry.state, self.major)
+    }
+
     /// Writes a slot's file, unless it says the same.
     fn keep(&self, entry: &mut Entry) -> Result<(), Told> {
         if entry.kept.as_ref() == Some(&entry.state) {
@@ -530,29 +558,13 @@ impl ActiveSlot {
         self.with(|entry| entry.sent = entry.sent.max(lsn));
     }
 
-    /// Notes that the subscriber goes on from `start`, where it has everything before. Zero says
-    /// that it does not know.
+    /// Notes that the subscriber goes on from `start`, as [`Slots::acquire`] does for a slot that
+    /// no connection uses.
     ///
     /// # Errors
-    /// The publisher has left its timeline before that place since the subscriber was here. The
-    /// slot cannot be used any more then. Or its file cannot be written.
+    /// As there.
     pub(crate) fn goes_on_from(&self, start: Lsn) -> Result<(), Told> {
-        let kept = self.with(|entry| {
-            entry.sent = entry.sent.max(start);
-            let Some(fork) = entry.state.left_at.take() else { return Ok(()) };
-            if start > fork {
-                entry.state.invalidated = Some(format!(
-                    "the publisher left its timeline at {fork}; the subscriber has WAL up to {start}, and has confirmed {}",
-                    entry.state.confirmed
-                ));
-            }
-            // Before anything is sent: later, its place is on the new timeline.
-            if !entry.is_temporary {
-                self.inner.keep(entry)?;
-            }
-            unusable(&entry.state, self.inner.major)
-        });
-        kept.unwrap_or(Ok(()))
+        self.with(|entry| self.inner.goes_on_from(entry, start)).unwrap_or(Ok(()))
     }
 
     /// Asks for two-phase commit from `at` on, and keeps that. Asking again changes nothing.
@@ -672,20 +684,49 @@ mod tests {
         let slots = Slots::open(dir.path(), 18).unwrap();
         let slot = slots.create(state("s"), false, 7).unwrap();
         let in_use = ("55006".to_owned(), "replication slot \"s\" is active for PID 7".to_owned());
-        assert_eq!(code(slots.acquire("s", DATABASE, 8)), in_use);
+        assert_eq!(code(slots.acquire("s", DATABASE, 8, Lsn::INVALID)), in_use);
         assert_eq!(code(slots.remove("s", 8)), in_use);
         assert_eq!(code(slots.alter("s", |_| {})), in_use);
         assert_eq!(code(slots.create(state("s"), true, 8)).0, "42710");
         drop(slot);
-        assert_eq!(code(slots.acquire("s", Oid(5), 8)).0, "55000");
-        let slot = slots.acquire("s", DATABASE, 8).unwrap();
+        assert_eq!(code(slots.acquire("s", Oid(5), 8, Lsn::INVALID)).0, "55000");
+        let slot = slots.acquire("s", DATABASE, 8, Lsn::INVALID).unwrap();
         assert_eq!(slots.user("s"), Some(8));
         drop(slot);
         slots.alter("s", |state| state.invalidated = Some("wal_removed".to_owned())).unwrap();
         assert_eq!(slots.least_restart(), None, "it holds nothing any more");
-        assert_eq!(code(slots.acquire("s", DATABASE, 8)).0, "55000");
-        assert_eq!(code(slots.acquire("t", DATABASE, 8)).0, "42704");
+        assert_eq!(code(slots.acquire("s", DATABASE, 8, Lsn::INVALID)).0, "55000");
+        assert_eq!(code(slots.acquire("t", DATABASE, 8, Lsn::INVALID)).0, "42704");
         assert_eq!(code(slots.create(state("No"), false, 8)).0, "42602");
+    }
+
+    #[test]
+    fn l2_after_a_fork_a_slot_is_judged_by_the_place_that_its_subscriber_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = dir.path().join("slots");
+        let slots = Slots::open(&kept, 18).unwrap();
+        for name in ["ahead", "behind", "full"] {
+            drop(slots.create(state(name), false, 7).unwrap());
+        }
+        let [fork, before, after] =
+            [1, 0, 2].map(|more| Lsn::new(state("s").confirmed.as_u64() + 100 * more));
+        assert!(!slots.pass(Lsn::new(before.as_u64() - 1)), "all have confirmed more");
+        assert!(slots.pass(fork));
+        slots.keep_all().unwrap();
+        assert_eq!(code(slots.acquire("ahead", DATABASE, 8, after)).0, "55000");
+        let slots = Slots::open(&kept, 18).unwrap();
+        assert_eq!(code(slots.acquire("ahead", DATABASE, 8, before)).0, "55000", "for good");
+        drop(slots.acquire("behind", DATABASE, 8, fork).unwrap());
+        let slots = Slots::open(&kept, 18).unwrap();
+        let active = slots.acquire("behind", DATABASE, 8, after).unwrap();
+        // One that is read now counts as well.
+        assert!(!slots.pass(fork));
+        drop(active);
+        // What cannot be kept is asked again.
+        std::fs::rename(&kept, dir.path().join("away")).unwrap();
+        assert_eq!(code(slots.acquire("full", DATABASE, 8, fork)).0, "58030");
+        std::fs::rename(dir.path().join("away"), &kept).unwrap();
+        assert_eq!(code(slots.acquire("full", DATABASE, 8, after)).0, "55000");
     }
 
     #[test]

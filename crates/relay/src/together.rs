@@ -92,7 +92,8 @@ impl Together {
     pub(crate) async fn turn(&self, database: Oid, wish: SnapshotWish, may_share: bool) -> Turn<'_> {
         loop {
             if !may_share {
-                return Turn::Leads(self.leads(database, wish, self.place().await));
+                let place = self.place().await;
+                return Turn::Leads(Leader { place, others: self.queue().take(database, wish) });
             }
             let (tell, mut told) = oneshot::channel();
             let listed = self.list(database, wish, tell);
@@ -104,8 +105,13 @@ impl Together {
                     }
                 }
                 place = self.place() => {
-                    if listed.leave() {
-                        return Turn::Leads(self.leads(database, wish, place));
+                    // At once: of two that have a place now, one takes the other along.
+                    let others = {
+                        let mut queue = self.queue();
+                        queue.leave(database, listed.number).then(|| queue.take(database, wish))
+                    };
+                    if let Some(others) = others {
+                        return Turn::Leads(Leader { place, others });
                     }
                     // A leader has taken this one along meanwhile.
                     drop(place);
@@ -128,18 +134,31 @@ impl Together {
         queue.waiting.entry(database).or_default().push(Waiting { number, wish, tell });
         Listed { together: self, database, number }
     }
+}
 
-    /// Takes along those that wait, as far as they can use what this one makes.
-    fn leads<'a>(&self, database: Oid, wish: SnapshotWish, place: SemaphorePermit<'a>) -> Leader<'a> {
-        let mut queue = self.queue();
-        let waiting = queue.waiting.remove(&database).unwrap_or_default();
+impl Queue {
+    /// Takes those that wait, as far as they can use what a session with this wish makes.
+    fn take(&mut self, database: Oid, wish: SnapshotWish) -> Vec<Waiting> {
+        let waiting = self.waiting.remove(&database).unwrap_or_default();
         let (others, left): (Vec<_>, Vec<_>) = waiting
             .into_iter()
             .partition(|other| wish != SnapshotWish::Nothing || other.wish == SnapshotWish::Nothing);
         if !left.is_empty() {
-            queue.waiting.insert(database, left);
+            self.waiting.insert(database, left);
         }
-        Leader { place, others }
+        others
+    }
+
+    /// Takes one out. Returns whether it was there.
+    fn leave(&mut self, database: Oid, number: u64) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&database) else { return false };
+        let before = waiting.len();
+        waiting.retain(|other| other.number != number);
+        let was_there = waiting.len() < before;
+        if waiting.is_empty() {
+            self.waiting.remove(&database);
+        }
+        was_there
     }
 }
 
@@ -150,24 +169,9 @@ struct Listed<'a> {
     number: u64,
 }
 
-impl Listed<'_> {
-    /// Whether it was still in the queue.
-    fn leave(&self) -> bool {
-        let mut queue = self.together.queue();
-        let Some(waiting) = queue.waiting.get_mut(&self.database) else { return false };
-        let before = waiting.len();
-        waiting.retain(|other| other.number != self.number);
-        let was_there = waiting.len() < before;
-        if waiting.is_empty() {
-            queue.waiting.remove(&self.database);
-        }
-        was_there
-    }
-}
-
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.leave();
+        self.together.queue().leave(self.database, self.number);
     }
 }
 

@@ -79,7 +79,7 @@ impl Stage {
         };
         let slot = match self.slots.create(state, false, 7) {
             Ok(slot) => slot,
-            Err(_) => self.slots.acquire("s", Oid(5), 7).unwrap(),
+            Err(_) => self.slots.acquire("s", Oid(5), 7, START).unwrap(),
         };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
