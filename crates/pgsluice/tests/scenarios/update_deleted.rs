@@ -122,6 +122,14 @@ fn d1_own_deletions_are_not_remembered_from_the_first_start_on() {
             s.source("DELETE FROM t WHERE id <= 3");
             s.source("DELETE FROM t WHERE id BETWEEN 11 AND 8000");
             s.catch_up();
+            // What is remembered from now on stays: an older change is not applied.
+            let hold = |number| {
+                let mut session = Session::to(&s.target_url(number));
+                session.run("BEGIN; LOCK TABLE mark IN EXCLUSIVE MODE");
+                session
+            };
+            let holds: Vec<Session> = (0..s.followers()).map(hold).collect();
+            let id = s.mark();
             s.target("DELETE FROM t WHERE id = 9000");
             for number in 0..s.followers() {
                 // Deletions are captured in their order.
@@ -129,6 +137,8 @@ fn d1_own_deletions_are_not_remembered_from_the_first_start_on() {
                 wait_for("the client's deletion to be captured", BOUND, is_remembered).unwrap();
                 assert_eq!(deletions(s, number, "count"), 1);
             }
+            drop(holds);
+            s.wait_for_mark(id);
         },
     );
 }
