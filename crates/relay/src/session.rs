@@ -689,8 +689,7 @@ impl Session<'_> {
             slot: slot.name().to_owned(),
             sent: Arc::clone(&sent),
         });
-        let (slot_name, figures, is_temporary) =
-            (slot.name().to_owned(), Arc::clone(&sent), slot.is_temporary());
+        let (figures, is_temporary) = (Arc::clone(&sent), slot.is_temporary());
         let sender = Walsender::new(
             link,
             (cursor, slot, start),
@@ -711,7 +710,7 @@ impl Session<'_> {
             bytes,
             flush_ptr_reads,
             sender_wakeups,
-            "the stream of slot \"{slot_name}\" has ended: {ended}"
+            "the stream of slot \"{name}\" has ended: {ended}"
         );
         self.link = link;
         match ended {

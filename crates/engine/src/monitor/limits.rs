@@ -10,7 +10,8 @@ use client::{ConnInfo, Session};
 use tokio_util::sync::CancellationToken;
 
 use super::ANSWER_TIMEOUT;
-use crate::status::{BackendLook, Sample, Walsender, is_behind, read_statement};
+use super::target::look_at;
+use crate::status::{Sample, Walsender, is_behind};
 use crate::{Phase, Settings, Status};
 
 /// Between two looks.
@@ -19,12 +20,6 @@ const INTERVAL: Duration = Duration::from_millis(250);
 const STAY: Duration = Duration::from_secs(10);
 /// Between two attempts to connect.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// What the backend $1 does.
-const DOES: &str = "\
-SELECT a.state, a.wait_event_type, a.wait_event, a.query,
-       EXTRACT(epoch FROM pg_catalog.clock_timestamp() - a.query_start)::float8
-FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1";
 
 /// What the walsender waits for that sends to us. No row: none does.
 const SENDS: &str = "\
@@ -51,7 +46,7 @@ pub async fn watch_limits(settings: Arc<Settings>, status: Arc<Status>, stop: Ca
             let (target, walsender) = tokio::join!(
                 async {
                     let session = target.session(&name).await?;
-                    bounded(does(session, pid?)).await
+                    bounded(async { look_at(session, pid?, &ours).await.ok().flatten() }).await
                 },
                 async {
                     let session = source.session(&name).await?;
@@ -112,22 +107,6 @@ impl<'a> End<'a> {
 
 async fn bounded<T>(asking: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(ANSWER_TIMEOUT, asking).await.ok().flatten()
-}
-
-async fn does(session: &Session, pid: i32) -> Option<BackendLook> {
-    let row = session.query_opt(DOES, &[&pid]).await.ok()??;
-    let (kind, name): (Option<String>, Option<String>) = (row.get(1), row.get(2));
-    let (operation, table) = read_statement(row.get::<_, Option<&str>>(3).unwrap_or_default());
-    let lasts = row.get::<_, Option<f64>>(4).unwrap_or_default().max(0.0);
-    Some(BackendLook {
-        end: "target",
-        pid,
-        state: row.get(0),
-        wait_event: kind.zip(name),
-        operation,
-        table,
-        lasts: Duration::try_from_secs_f64(lasts).unwrap_or_default(),
-    })
 }
 
 async fn sends(session: &Session, ours: &str) -> Option<Walsender> {

@@ -78,6 +78,29 @@ WHERE CASE WHEN $1::int4 <> 0 THEN a.pid = $1::int4
                 AND pg_catalog.starts_with(a.application_name, $2) END
 ORDER BY a.wait_event IS NOT DISTINCT FROM 'ClientRead', a.query_start LIMIT 1";
 
+/// What the backend `pid` of the target does, or, if that is 0, one of `ours` that does something.
+pub(super) async fn look_at(
+    session: &Session,
+    pid: i32,
+    ours: &str,
+) -> Result<Option<BackendLook>, client::Error> {
+    let row = session.query_opt(DOES, &[&pid, &ours]).await.map_err(|error| session.error(error))?;
+    Ok(row.map(|row| {
+        let (kind, name): (Option<String>, Option<String>) = (row.get(2), row.get(3));
+        let (operation, table) = read_statement(row.get::<_, Option<&str>>(4).unwrap_or_default());
+        let lasts = row.get::<_, Option<f64>>(5).unwrap_or_default().max(0.0);
+        BackendLook {
+            end: Place::Target.word(),
+            pid: row.get(0),
+            state: row.get(1),
+            wait_event: kind.zip(name),
+            operation,
+            table,
+            lasts: Duration::try_from_secs_f64(lasts).unwrap_or_default(),
+        }
+    }))
+}
+
 /// Keeps what both servers wait for in `status` up to date until `stop`.
 pub async fn watch_target(settings: Arc<Settings>, status: Arc<Status>, stop: CancellationToken) {
     let mut target = Watch::of(Place::Target, &settings, &status);
@@ -229,21 +252,8 @@ impl<'a> Watch<'a> {
         let ours = self.settings.subscription.application_name("");
         let pid = awaited.unwrap_or(0);
         let session = self.session().await?;
-        let row = session.query_opt(DOES, &[&pid, &ours]).await.map_err(|error| session.error(error))?;
-        let look = row.map(|row| {
-            let (kind, name): (Option<String>, Option<String>) = (row.get(2), row.get(3));
-            let (operation, table) = read_statement(row.get::<_, Option<&str>>(4).unwrap_or_default());
-            let lasts = row.get::<_, Option<f64>>(5).unwrap_or_default().max(0.0);
-            BackendLook {
-                end: self.place.word(),
-                pid: row.get(0),
-                state: row.get(1),
-                wait_event: kind.zip(name),
-                operation,
-                table,
-                lasts: Duration::try_from_secs_f64(lasts).unwrap_or_default(),
-            }
-        });
+        let look = look_at(session, pid, &ours).await?;
+        let look = look.map(|look| BackendLook { end: self.place.word(), ..look });
         let works = look.as_ref().is_some_and(BackendLook::works);
         if let Some(look) = look.as_ref().filter(|_| works) {
             self.tell_long(look);
